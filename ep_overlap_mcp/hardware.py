@@ -1,0 +1,50 @@
+"""GPUs: what a name says about compute capability and NVLink domain.
+
+Names and capabilities: NVIDIA's CUDA GPU table. A name is what `torch.cuda.get_device_name` prints, with or without
+`NVIDIA`, or a short name such as `H100`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_TABLE: tuple[tuple[str, tuple[int, int], int], ...] = (
+    # pattern, compute capability, GPUs in an NVLink domain
+    (r"GB300", (10, 3), 72),
+    (r"GB200", (10, 0), 72),
+    (r"B300", (10, 3), 8),
+    (r"B200|B100", (10, 0), 8),
+    (r"GH200", (9, 0), 8),
+    (r"H[128]00|H20\b", (9, 0), 8),
+    (r"A[18]00|A30\b", (8, 0), 8),
+    (r"A40|A10\b|RTX A\d000|RTX 30\d\d", (8, 6), 8),
+    (r"L40S?|L4\b|RTX 6000 Ada|RTX 40\d\d", (8, 9), 8),
+    (r"V100", (7, 0), 8),
+    (r"T4\b", (7, 5), 1),
+    (r"RTX PRO \d000|RTX 50\d\d", (12, 0), 1),
+)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU model. `name` is spelled as torch prints it where the short name is all that was given."""
+
+    name: str
+    capability: tuple[int, int]
+    nvlink_domain: int
+
+
+def find_gpu(name: str) -> Gpu | None:
+    """The GPU a name means, or None for one not in the table."""
+    bare = re.sub(r"^NVIDIA\s+", "", name.strip(), flags=re.IGNORECASE)
+    for pattern, capability, domain in _TABLE:
+        if re.search(rf"(?:^|[^A-Z0-9])(?:{pattern})", bare, re.IGNORECASE):
+            full = name.strip() if name.strip().upper().startswith("NVIDIA") else f"NVIDIA {bare.upper()}"
+            return Gpu(full, capability, domain)
+    return None
+
+
+def known_gpus() -> str:
+    """A few names for an error message."""
+    return "A100, H100, H200, B200, B300, GB200, GB300, L40S, V100"

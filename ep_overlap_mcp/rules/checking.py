@@ -1,0 +1,260 @@
+"""Judge a request by every rule: verdict, all findings at once, what is undecided, effective settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ep_overlap_mcp.results.check import (
+    CheckResult,
+    ComponentVersion,
+    Finding,
+    FixOption,
+    NamedSetting,
+    OverlapState,
+    Place,
+    SettingValue,
+    Undecided,
+    Verdict,
+)
+from ep_overlap_mcp.rules import all_rules
+from ep_overlap_mcp.rules.engine import Outcome, judge
+from ep_overlap_mcp.rules.view import View
+from ep_overlap_mcp.settings.request import BRIDGE_DELAY, BRIDGE_SWITCH, MODEL_DELAY, MODEL_SWITCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ep_overlap_mcp.results.check import MegatronJudgement
+    from ep_overlap_mcp.rules.engine import Rule
+    from ep_overlap_mcp.settings.effective import Effective
+    from ep_overlap_mcp.settings.request import Request
+    from ep_overlap_mcp.settings.setting import Origin, Setting
+    from ep_overlap_mcp.stack import Release
+
+_SEVERITIES = ("error", "warning", "info")
+
+
+def check(request: Request, *, everything: bool = False, rules: Mapping[str, Rule] | None = None) -> CheckResult:
+    """The answer for one configuration. `everything` includes settings that no one wrote but a rule read."""
+    views = [View(request, release) for release in request.releases()]
+    outcomes = outcomes_of(views, rules)
+    findings = [_finding(o, views) for o in outcomes if o.state == "violated"]
+    findings += _assumed_floors(outcomes)
+    findings.sort(key=lambda f: (_SEVERITIES.index(f.severity), f.rule))
+    undecided = [_undecided(o) for o in outcomes if o.state == "undecided" and o.rule.unknown != "met"]
+    undecided.sort(key=lambda u: (_SEVERITIES.index(u.severity), u.rule))
+    verdict = _verdict(findings, undecided)
+    return CheckResult(
+        summary=_summary(request, views[0], verdict, findings, undecided),
+        verdict=verdict,
+        assume=request.assume,
+        framework=request.framework,
+        configuration=request.name,
+        stack=_stack(request, views),
+        overlap=overlap_state(views),
+        findings=findings,
+        undecided=undecided,
+        settings=_settings(views[0], outcomes, everything=everything),
+        rules_checked=len(outcomes),
+    )
+
+
+def outcomes_of(views: Sequence[View], rules: Mapping[str, Rule] | None = None) -> list[Outcome]:
+    """How every rule in force came out, in the order of the codes."""
+    chosen = all_rules() if rules is None else rules
+    return [outcome for rule in chosen.values() if (outcome := judge(rule, views)) is not None]
+
+
+def with_judgement(result: CheckResult, judgement: MegatronJudgement) -> CheckResult:
+    """The result with the installed Megatron's word beside it; a disagreement is said first."""
+    summary = result.summary
+    if judgement.agrees is False:
+        word = "accepts" if judgement.accepted else f"rejects ({judgement.exception} at {judgement.at})"
+        summary = f"DISAGREEMENT: the installed Megatron {word} this configuration. {summary}"
+    return result.model_copy(update={"megatron": judgement, "summary": summary})
+
+
+def overlap_state(views: Sequence[View]) -> OverlapState:
+    """Requested and effective switches and dispatcher, as the first candidate release has them."""
+    view = views[0]
+    dispatcher = view.effective["model.moe_token_dispatcher_type"].value
+    backend = view.effective["model.moe_flex_dispatcher_backend"].value
+    return OverlapState(
+        requested=any(_is_true(view.request.settings, path) for path in (MODEL_SWITCH, BRIDGE_SWITCH)),
+        effective=view.effective[MODEL_SWITCH].value is True,
+        delay_wgrad_requested=any(_is_true(view.request.settings, path) for path in (MODEL_DELAY, BRIDGE_DELAY)),
+        delay_wgrad_effective=view.effective[MODEL_DELAY].value is True,
+        dispatcher_requested=_text(_dispatcher_requested(view)),
+        dispatcher_effective=_text(dispatcher),
+        flex_backend=_text(backend) if dispatcher == "flex" else None,
+    )
+
+
+def _dispatcher_requested(view: View) -> Any:
+    helper = view.effective.requested("bridge.apply_flex_dispatcher_backend")
+    written = view.effective.requested("model.moe_token_dispatcher_type")
+    if helper.value in ("deepep", "hybridep") and written.origin.order < helper.origin.order:
+        return "flex"
+    return written.value
+
+
+def _is_true(settings: Mapping[str, Setting], path: str) -> bool:
+    return path in settings and settings[path].value is True
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _verdict(findings: Iterable[Finding], undecided: Iterable[Undecided]) -> Verdict:
+    if any(f.severity == "error" for f in findings):
+        return "invalid"
+    return "undetermined" if any(u.severity == "error" for u in undecided) else "valid"
+
+
+def _finding(outcome: Outcome, views: Sequence[View]) -> Finding:
+    rule = outcome.rule
+    return Finding(
+        rule=rule.code,
+        name=rule.name,
+        severity=outcome.severity,
+        message=outcome.message,
+        settings=[_named(s) for s in _telling(outcome.reads.values())],
+        expected=outcome.expected,
+        fix=[
+            FixOption(set=dict(changes), safe=fix.safe, gives_up=fix.gives_up)
+            for fix in rule.fixes
+            for changes in list(fix.options(views[0]))[:3]
+        ],
+        applies_to=", ".join(sorted({c for clause in rule.clauses if (c := _range(clause.core, clause.bridge))})),
+        enforced_by=list(dict.fromkeys(outcome.layers)),
+        source=list(rule.sources),
+        doc=f"epo://rules/{rule.code}",
+    )
+
+
+def _range(core: str, bridge: str) -> str:
+    return f"megatron-core {core}" if core else f"megatron-bridge {bridge}" if bridge else ""
+
+
+def _telling(reads: Iterable[Setting], most: int = 8) -> list[Setting]:
+    """The settings worth showing with a finding: written ones first, defaults of no consequence last."""
+    known = [s for s in reads if s.known and not (s.origin.kind == "default" and s.value in (None, False, []))]
+    return sorted(known, key=lambda s: s.origin.kind == "default")[:most]
+
+
+def _undecided(outcome: Outcome) -> Undecided:
+    severity = "info" if outcome.rule.unknown == "noted" else outcome.severity
+    needs = sorted(outcome.needs)
+    why = outcome.why or f"{', '.join(needs)} {'is' if len(needs) == 1 else 'are'} not known"
+    return Undecided(rule=outcome.rule.code, name=outcome.rule.name, severity=severity, needs=needs, why=why)
+
+
+def _assumed_floors(outcomes: Iterable[Outcome]) -> list[Finding]:
+    """One note for all version floors that every supported stack passes and that were taken as met."""
+    taken = [o for o in outcomes if o.state == "undecided" and o.rule.unknown == "met"]
+    if not taken:
+        return []
+    rule = all_rules()["EPO809"]
+    needs = sorted(frozenset().union(*(o.needs for o in taken)))
+    named = ", ".join(o.rule.name for o in taken)
+    return [
+        Finding(
+            rule=rule.code,
+            name=rule.name,
+            severity="info",
+            message=f"versions not given ({', '.join(needs)}); taken as met: {named}",
+            settings=[],
+            expected="give the versions, such as --stack torch==2.9.0,transformer-engine==2.9.0",
+            fix=[],
+            applies_to="",
+            enforced_by=[],
+            source=list(rule.sources),
+            doc=f"epo://rules/{rule.code}",
+        )
+    ]
+
+
+def _settings(view: View, outcomes: Iterable[Outcome], *, everything: bool) -> dict[str, SettingValue]:
+    """What was written, assumed or derived from that, as effective; with `everything` all that rules read."""
+    paths = {path for path, s in view.request.settings.items() if s.written or s.origin.kind == "explicit"}
+    paths |= {path for path, s in view.effective.writes.items() if s.origin.order >= 0 or s.origin.kind == "derived"}
+    if everything:
+        paths |= {path for outcome in outcomes for path in outcome.reads}
+        paths |= set(view.effective.seen)
+    relevant = (p for p in sorted(paths) if everything or not p.startswith("args."))
+    return {path: _shown(view.effective, path) for path in relevant}
+
+
+def _shown(effective: Effective, path: str) -> SettingValue:
+    setting = effective[path]
+    return SettingValue(
+        value=setting.value if setting.known else None,
+        origin=_place(setting.origin),
+        earlier=[_place(s.origin) for s in setting.earlier if s.origin.kind != "default"],
+    )
+
+
+def _named(setting: Setting) -> NamedSetting:
+    return NamedSetting(path=setting.path, value=setting.value, origin=_place(setting.origin))
+
+
+def _place(origin: Origin) -> Place:
+    return Place(kind=origin.kind, file=origin.file, line=origin.line, text=origin.text, note=origin.note)
+
+
+def _stack(request: Request, views: Sequence[View]) -> dict[str, ComponentVersion]:
+    shown = {
+        name: ComponentVersion(version=component.version, origin=component.origin)
+        for name, component in request.stack.components.items()
+    }
+    releases = [view.release for view in views]
+    if "megatron-core" not in shown:
+        origin = "pinned by megatron-bridge" if request.stack.version("megatron-bridge") else "unknown"
+        origin = "given" if request.stack.version("megatron-lm") else origin
+        shown["megatron-core"] = ComponentVersion(version=_one_core(releases), origin=origin)
+    return shown
+
+
+def _one_core(releases: Sequence[Release]) -> str | None:
+    labels = [release.core.label for release in releases]
+    return labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}"
+
+
+def _summary(
+    request: Request, view: View, verdict: Verdict, findings: Sequence[Finding], undecided: Sequence[Undecided]
+) -> str:
+    errors = [f for f in findings if f.severity == "error"]
+    warnings = sum(f.severity == "warning" for f in findings)
+    parts = [_question(request), f"{verdict.upper()} for {_judged_for(request, view)}."]
+    if errors:
+        parts.append(f"{_count(len(errors), 'error')}: {', '.join(f.name for f in errors[:6])}.")
+    open_errors = [u for u in undecided if u.severity == "error"]
+    if open_errors:
+        needs = sorted({need for u in open_errors for need in u.needs})
+        parts.append(f"{_count(len(open_errors), 'error rule')} undecided for want of {', '.join(needs[:6])}.")
+    if warnings:
+        parts.append(f"{_count(warnings, 'warning')}.")
+    state = overlap_state([view])
+    if state.requested and not state.effective:
+        parts.append("Overlap is asked for but will NOT be on.")
+    return " ".join(part for part in parts if part)
+
+
+def _question(request: Request) -> str:
+    if request.assume == "as_written":
+        return "Judged as written." if request.overlap_written else "Judged as written; it does not ask for overlap."
+    if request.assume == "overlap" and not request.overlap_written:
+        return "Overlap is not on in the text; judged as if it were switched on."
+    return f"Judged under --assume {request.assume}."
+
+
+def _judged_for(request: Request, view: View) -> str:
+    core = view.release.core.label if len(request.releases()) == 1 else "any megatron-core from 0.14 to main"
+    if request.framework == "bridge" and view.release.bridge and len(request.releases()) == 1:
+        return f"megatron-bridge {view.release.bridge} (core {core})"
+    return f"{'megatron-lm' if request.framework == 'megatron-lm' else 'megatron-core'} {core}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,219 @@
+"""EPO8xx: what the readers found: values not resolved, duplicates, deprecated and unknown names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.rules.engine import ERROR, INFO, WARNING, evidence, rule, violated
+from ep_overlap_mcp.rules.truth import FALSE, truth
+from ep_overlap_mcp.settings.fields import field_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ep_overlap_mcp.rules.engine import Check
+    from ep_overlap_mcp.rules.view import View
+    from ep_overlap_mcp.settings.setting import Setting
+    from ep_overlap_mcp.sources.reading import Omission
+
+FIELDS = "ep-overlap-mcp:ep_overlap_mcp/settings/fields.json"
+READERS = "ep-overlap-mcp:ep_overlap_mcp/sources"
+
+
+@rule("EPO801", "setting-unknown-to-version", ERROR, enforced=[evidence()], source=FIELDS)
+def setting_unknown_to_version(view: View) -> Check:
+    """What it checks: a written setting does not exist in the megatron-core release that is run.
+
+    Why: the configuration class raises TypeError (unexpected keyword argument) and Megatron-LM's parser exits with
+    "unrecognized arguments". Where the release is not given, such a setting narrows the releases judged instead.
+
+    Example: `--moe-flex-dispatcher-backend hybridep` on 0.15, `--moe-use-legacy-grouped-gemm` on 0.17
+
+    Fix: remove the setting, use its name in that release, or run the release that has it.
+    """
+    strange = [s for s in _written(view) if not _exists(view, s.path)]
+    release = view.release.core.label
+    return violated(
+        truth(bool(strange)),
+        f"not known to megatron-core {release}: {_listed((s.path.partition('.')[2], s.origin) for s in strange)}",
+        expected=f"settings that megatron-core {release} has",
+        settings=[s.path for s in strange],
+    )
+
+
+@rule("EPO802", "value-not-resolved", WARNING, enforced=[evidence()], source=READERS)
+def value_not_resolved(view: View) -> Check:
+    """What it checks: a value hangs on something the text does not hold: an unset variable, a positional parameter, a
+    template, or Python that would have to run.
+
+    Why: such a setting is unknown, not default; the rules that need it are undecided.
+
+    Example: `--expert-model-parallel-size ${EP}` where `EP` is set nowhere
+
+    Fix: give the value, on the command line with `--set model.expert_model_parallel_size=8`.
+    """
+    return _omissions(view, "not resolved", "value not settled by the text", "give it with --set PATH=VALUE")
+
+
+@rule("EPO803", "duplicate-setting-last-wins", INFO, enforced=[evidence()], source=READERS)
+def duplicate_setting_last_wins(view: View) -> Check:
+    """What it checks: one setting is written more than once with different values.
+
+    Why: the last value counts, in argument parsers as in YAML and overrides; the earlier one misleads readers.
+
+    Example: `--moe-token-dispatcher-type alltoall` in one array and `--moe-token-dispatcher-type flex` in another
+
+    Fix: keep the value that is meant.
+    """
+    twice = [s for s in _written(view) if any(e.value != s.value and e.written for e in s.earlier)]
+    twice = [s for s in twice if s.origin.kind == "explicit"]
+    return violated(
+        truth(bool(twice)),
+        f"written more than once, the last counts: {_listed((f'{s.path}={s.value}', s.origin) for s in twice)}",
+        settings=[s.path for s in twice],
+    )
+
+
+@rule("EPO804", "deprecated-name", INFO, enforced=[evidence()], source=FIELDS)
+def deprecated_name(view: View) -> Check:
+    """What it checks: a deprecated or renamed spelling was understood.
+
+    Why: Megatron warns, and a later release drops the name.
+
+    Example: `--moe-enable-deepep`, `--external-cuda-graph`, `--cuda-graph-scope` from 0.18 on
+
+    Fix: use the newer name.
+    """
+    old = [s for s in _written(view) if _deprecated(view, s.path)]
+    return violated(
+        truth(bool(old)),
+        "deprecated: " + _listed((f"{s.path} (use {field_table()[s.path].use})", s.origin) for s in old),
+        settings=[s.path for s in old],
+    )
+
+
+@rule("EPO805", "look-alike-ignored", INFO, enforced=[evidence()], source=READERS)
+def look_alike_ignored(view: View) -> Check:
+    """What it checks: a flag or key of another program resembles a Megatron setting and was not taken.
+
+    Why: rollout and serving engines have expert-parallel flags of their own; they do not configure training.
+
+    Example: `--sglang-moe-a2a-backend deepep`, `actor_rollout_ref.rollout.tensor_model_parallel_size`
+
+    Fix: nothing, unless it was meant for the training side.
+    """
+    return _omissions(view, "look-alike", "belongs to another program", "")
+
+
+@rule("EPO806", "dead-setting", WARNING, enforced=[evidence()], source=READERS)
+def dead_setting(view: View) -> Check:
+    """What it checks: an attribute is set that nothing reads.
+
+    Why: Python accepts any attribute on a configuration object; the run behaves as if it were not there.
+
+    Example: `cfg.model.moe_a2a_overlap = True` in a Bridge recipe
+
+    Fix: set the real switch, `cfg.comm_overlap.overlap_moe_expert_parallel_comm = True`.
+    """
+    return _omissions(view, "dead", "nothing reads it", "use comm_overlap.overlap_moe_expert_parallel_comm")
+
+
+@rule("EPO807", "unknown-setting-ignored", INFO, enforced=[evidence()], source=READERS)
+def unknown_setting_ignored(view: View) -> Check:
+    """What it checks: a name in the Megatron part of the text is no known setting.
+
+    Why: it may be an option of the surrounding program, or a misspelling that Megatron would refuse.
+
+    Example: `--expert-model-parallel-sise 8`
+
+    Fix: compare the name with the field table (`epo://fields/…`).
+    """
+    return _omissions(view, "unknown name", "no known setting", "")
+
+
+@rule("EPO808", "source-is-partial", INFO, enforced=[evidence()], source=READERS)
+def source_is_partial(view: View) -> Check:
+    """What it checks: the text is a part of the configuration: it starts from an imported recipe or a sourced file.
+
+    Why: what is not written is then unknown, not default, and rules that need it are undecided.
+
+    Example: `cfg = qwen3_30b_a3b_pretrain_config()` followed by a few assignments
+
+    Fix: check the complete configuration (Bridge saves it as `run_config.yaml`), or add values with `--set`.
+    """
+    reasons = list(dict.fromkeys(view.request.partial))
+    return violated(truth(bool(reasons)), "what is not written is unknown: " + "; ".join(reasons[:4]), settings=[])
+
+
+@rule("EPO809", "assumed-version-floor", INFO, enforced=[evidence()], source=FIELDS)
+def assumed_version_floor(_view: View) -> Check:
+    """What it checks: a version floor that every supported stack passes was taken as met, as the version is not given.
+
+    Why: torch 2.6, Transformer Engine 2.3 with delayed weight gradients and 2.1 with permute fusion are older than
+    every stack that runs the judged releases; asking for them each time would hide the questions that matter.
+
+    Example: `--overlap-moe-expert-parallel-comm` with no torch version given
+
+    Fix: give the versions: `--stack torch==2.9.0,transformer-engine==2.9.0`.
+    """
+    return violated(FALSE, "")  # reported by the check itself, which alone sees the floors that were taken as met
+
+
+@rule("EPO810", "value-not-allowed", ERROR, enforced=[evidence()], source=FIELDS)
+def value_not_allowed(view: View) -> Check:
+    """What it checks: a value that the stack's own parser or configuration class rejects.
+
+    Why: the run ends at start-up.
+
+    Example: `--recompute-granularity partial`, `--expert-model-parallel-size eight`
+
+    Fix: use one of the values that the message names.
+    """
+    return _omissions(view, "not allowed", "", "a value that the field takes")
+
+
+def _omissions(view: View, kind: str, note: str, expected: str) -> Check:
+    found = [o for o in view.request.omissions if o.kind == kind]
+    current = [o for o in found if o.path is None or not _settled_later(view, o)]
+    shown = "; ".join(f"`{o.text.strip()}` ({o.file}:{o.line}){': ' + o.why if o.why else ''}" for o in current[:4])
+    more = f" and {len(current) - 4} more" if len(current) > 4 else ""
+    return violated(
+        truth(bool(current)),
+        f"{note + ': ' if note else ''}{shown}{more}",
+        expected=expected,
+        settings=[],
+    )
+
+
+def _settled_later(view: View, omission: Omission) -> bool:
+    """Whether a later assignment replaced what was left out."""
+    setting = view.request.settings.get(omission.path or "")
+    return (
+        setting is not None
+        and setting.known
+        and (setting.origin.file, setting.origin.line)
+        != (
+            omission.file,
+            omission.line,
+        )
+    )
+
+
+def _written(view: View) -> list[Setting]:
+    return [s for s in view.request.settings.values() if s.written]
+
+
+def _exists(view: View, path: str) -> bool:
+    field = field_table().get(path)
+    return field is None or field.exists_in(view.release.core)
+
+
+def _deprecated(view: View, path: str) -> bool:
+    field = field_table().get(path)
+    since = field.deprecated_since if field else None
+    return since is not None and view.release.core.minor >= tuple(int(part) for part in since.split("."))
+
+
+def _listed(items: Iterable[tuple[str, object]], most: int = 5) -> str:
+    listed = [f"{name} ({origin})" for name, origin in items]
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

@@ -1,0 +1,102 @@
+"""What megatron-core's own configuration writes over its fields.
+
+Source: `TransformerConfig.__post_init__` and `ModelParallelConfig.__post_init__`, NVIDIA/Megatron-LM@core_v0.16.1
+megatron/core/transformer/transformer_config.py:1063-1072, 1193-1194, 1255-1266, 1307-1352, 1670-1698 and
+megatron/core/model_parallel_config.py; at core_v0.18.2 `cuda_graph_scope` moves to `cuda_graph_modules`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.settings.layout import parse_layout
+from ep_overlap_mcp.settings.setting import UNKNOWN
+
+if TYPE_CHECKING:
+    from ep_overlap_mcp.settings.effective import Effective
+
+PP = "model.pipeline_model_parallel_size"
+VPP = "model.virtual_pipeline_model_parallel_size"
+LAYOUT = "model.pipeline_model_parallel_layout"
+
+
+def core_writes(settings: Effective) -> None:
+    """Apply all of them, in the order of the real code."""
+    _expert_tensor_parallel_size(settings)
+    _deepep_backend(settings)
+    _virtual_stages_of_layout(settings)
+    _recompute_modules(settings)
+    _graph_implementation(settings)
+    _graph_modules(settings)
+
+
+def virtual_stages(settings: Effective) -> tuple[object, tuple[str, ...]]:
+    """VPP as the layout gives it: (value, needs); a layout of exactly PP stages gives None."""
+    layout, pp = settings[LAYOUT], settings[PP]
+    if not (layout.known and pp.known):
+        return UNKNOWN, tuple(layout.needs | pp.needs)
+    parsed = parse_layout(layout.value)
+    if parsed is None or not pp.value or len(parsed.stages) % pp.value:
+        return None, ()
+    stages = len(parsed.stages) // pp.value
+    return (stages if stages > 1 else None), ()
+
+
+def _expert_tensor_parallel_size(settings: Effective) -> None:
+    if settings.value("model.expert_tensor_parallel_size") is None:
+        tp = settings["model.tensor_model_parallel_size"]
+        settings.write("model.expert_tensor_parallel_size", tp.value, "TP, as none is set", *tp.needs)
+
+
+def _deepep_backend(settings: Effective) -> None:
+    flag = settings["model.moe_enable_deepep"]
+    if flag.value is True and settings.release.core.minor >= (0, 16):
+        backend = settings["model.moe_flex_dispatcher_backend"]
+        if backend.value in ("deepep", None) or not backend.written:
+            settings.write("model.moe_flex_dispatcher_backend", "deepep", "moe_enable_deepep")
+
+
+def _virtual_stages_of_layout(settings: Effective) -> None:
+    if settings.value(LAYOUT) is None or settings.value(VPP) not in (None, UNKNOWN):
+        return
+    if settings.value(VPP) is UNKNOWN and settings[VPP].written:
+        return
+    if settings.value(LAYOUT) is UNKNOWN and not settings[LAYOUT].written:
+        return
+    stages, needs = virtual_stages(settings)
+    settings.write(VPP, stages, f"stages of {LAYOUT} / PP", *needs)
+
+
+def _recompute_modules(settings: Effective) -> None:
+    path = "model.recompute_modules"
+    if settings.value(path) is None:
+        settings.write(path, ["core_attn"], "default where none are named")
+    if settings.value("model.moe_layer_recompute") is not True:
+        return
+    if settings.value("model.recompute_granularity") != "full":
+        settings.write("model.recompute_granularity", "selective", "moe_layer_recompute")
+    modules = settings.value(path)
+    if isinstance(modules, list) and "moe" not in modules:
+        settings.write(path, [*modules, "moe"], "moe_layer_recompute")
+
+
+def _graph_implementation(settings: Effective) -> None:
+    for flag, implementation in (
+        ("enable_cuda_graph", "local"),
+        ("external_cuda_graph", "transformer_engine"),
+    ):
+        if settings.value(f"model.{flag}") is True:
+            settings.write("model.cuda_graph_impl", implementation, flag)
+
+
+def _graph_modules(settings: Effective) -> None:
+    """Whole-layer graphs (`full`, unset) become the empty list; the old name's value moves to the new one."""
+    old, new = "model.cuda_graph_scope", "model.cuda_graph_modules"
+    renamed = settings.release.core.minor >= (0, 18)
+    scope = settings[old]
+    if renamed and scope.written and scope.value not in (None, []):
+        settings.write(new, scope.value, "cuda_graph_scope", *scope.needs)
+        settings.write(old, None, "moved to cuda_graph_modules")
+    path = new if renamed else old
+    if settings.value(path) in (None, ["full"]):
+        settings.write(path, [], "the whole layer")

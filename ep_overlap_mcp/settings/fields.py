@@ -1,0 +1,285 @@
+"""The field table: one row a setting, with its type, defaults by release, names in each dialect and aliases.
+
+The rows stand in `fields.json`. Types, defaults and flags were read from the dataclasses and argument parsers of
+NVIDIA/Megatron-LM at core_v0.14.0, core_v0.15.3, core_v0.16.1, core_v0.17.1, core_v0.18.2, core_v0.19.0 and main
+(d98e8a64dd); `dev` is d48bd6be0a. The test suite holds them to the installed release.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ep_overlap_mcp.stack import Core
+
+
+class _Absent:
+    """The value of a field that a release does not have."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+
+_NONE = {"none", "null", "~", ""}
+_TRUE = {"true", "yes", "on", "1"}
+_FALSE = {"false", "no", "off", "0"}
+
+
+class ValueNotAllowedError(ValueError):
+    """A value that no parser of the stack would take for this field; the text says what it takes."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One setting. `defaults` holds pairs (first release that has it, as major.minor or "main"; value)."""
+
+    path: str
+    type: str
+    optional: bool = False
+    defaults: tuple[tuple[str, Any], ...] = ()
+    cli_defaults: tuple[tuple[str, Any], ...] = ()
+    until: str | None = None
+    on_dev: bool | None = None
+    choices: tuple[Any, ...] = ()
+    flags: tuple[str, ...] = ()
+    off_flags: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
+    deprecated_since: str | None = None
+    use: str | None = None
+    doc: str = ""
+
+    @property
+    def name(self) -> str:
+        """The field as Megatron spells it, without its object."""
+        return self.path.partition(".")[2]
+
+    def exists_in(self, core: Core) -> bool:
+        """Whether this release of megatron-core knows the field; settings of no release always exist."""
+        return not self.defaults or self.default(core) is not ABSENT
+
+    def default(self, core: Core, *, command_line: bool = False) -> Any:
+        """The value when nothing is written, from the dataclass or from Megatron-LM's command line; or ABSENT."""
+        if core.is_dev and self.on_dev is not None:
+            if not self.on_dev:
+                return ABSENT
+        elif self.until is not None and core.minor >= _minor(self.until):
+            return ABSENT
+        value: Any = ABSENT
+        for since, candidate in self.defaults:
+            if core.minor >= _minor(since):
+                value = candidate
+        if command_line and value is not ABSENT:
+            for since, candidate in self.cli_defaults:
+                if core.minor >= _minor(since):
+                    value = candidate
+        return [value] if self.type == "list" and isinstance(value, str) else value
+
+    def parse(self, raw: Any) -> Any:
+        """The typed value of what was written: flags and shells give strings, YAML and JSON typed values.
+
+        Raises ValueNotAllowedError where the stack's own parser would refuse the value.
+        """
+        if raw is None or (isinstance(raw, str) and raw.strip().lower() in _NONE and self.type != "list"):
+            return self._none(raw)
+        value = _PARSERS[self.type](raw)
+        if value is ABSENT:
+            raise ValueNotAllowedError(f"`{self.path}` takes {self._expects()}, got {raw!r}")
+        strange = [v for v in (value if isinstance(value, list) else [value]) if not self._allowed(v)]
+        if strange:
+            raise ValueNotAllowedError(f"`{self.path}` takes {self._expects()}, got {strange[0]!r}")
+        return value
+
+    def _none(self, raw: Any) -> Any:
+        if self.optional or self.type in ("any", "list") or self.default_anywhere is None:
+            return None
+        if self.choices and "none" in self.choices and isinstance(raw, str):
+            return "none"
+        if self.type == "str" and not self.choices and isinstance(raw, str):
+            return raw
+        raise ValueNotAllowedError(f"`{self.path}` takes {self._expects()}, got {raw!r}")
+
+    @property
+    def default_anywhere(self) -> Any:
+        """The newest default, or ABSENT when the field belongs to no release."""
+        return self.defaults[-1][1] if self.defaults else ABSENT
+
+    def _allowed(self, value: Any) -> bool:
+        return not self.choices or value in self.choices or value is None
+
+    def _expects(self) -> str:
+        if self.choices:
+            return "one of " + ", ".join(str(c) for c in self.choices)
+        return {"bool": "true or false", "int": "an integer", "float": "a number", "list": "a list"}.get(
+            self.type, "a value"
+        )
+
+
+class FieldTable:
+    """All fields, found by path, by Megatron-LM flag or by bare name."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self.by_path: dict[str, Field] = {row["path"]: _field(row) for row in rows}
+
+    def __getitem__(self, path: str) -> Field:
+        return self.by_path[path]
+
+    def get(self, path: str) -> Field | None:
+        """The field of a canonical path, of one of its other object paths, or of any `env.NAME`."""
+        found = self.by_path.get(path) or self._by_object.get(path)
+        if found is None and path.startswith("env.") and re.fullmatch(r"env\.[A-Za-z_][A-Za-z0-9_]*", path):
+            return _free_environment_variable(path)
+        return found
+
+    def flag(self, flag: str) -> tuple[Field, bool] | None:
+        """The field a Megatron-LM flag sets, and whether it switches it off (`--no-…`, `--disable-…`)."""
+        return self._by_flag.get(flag.replace("_", "-").lower())
+
+    def bare(self, name: str) -> Field | None:
+        """The field a bare snake-case name means in YAML and JSON dialects, model fields before the rest."""
+        return self._by_name.get(name)
+
+    def near(self, path: str, count: int = 3) -> list[str]:
+        """Known paths that look like a misspelled one, best first."""
+        name = path.rpartition(".")[2]
+        close = difflib.get_close_matches(path, self.by_path, n=count, cutoff=0.75)
+        close += [self._by_name[n].path for n in difflib.get_close_matches(name, self._by_name, n=count, cutoff=0.8)]
+        return list(dict.fromkeys(close))[:count]
+
+    @cached_property
+    def _by_object(self) -> dict[str, Field]:
+        return {other: field for field in self.by_path.values() for other in field.objects}
+
+    @cached_property
+    def _by_flag(self) -> dict[str, tuple[Field, bool]]:
+        found: dict[str, tuple[Field, bool]] = {}
+        for field in self.by_path.values():
+            for flag in field.flags:
+                found[flag.replace("_", "-").lower()] = (field, False)
+            for flag in field.off_flags:
+                found[flag.replace("_", "-").lower()] = (field, True)
+        return found
+
+    @cached_property
+    def _by_name(self) -> dict[str, Field]:
+        found: dict[str, Field] = {}
+        for field in self.by_path.values():
+            if field.path.partition(".")[0] not in ("env", "runtime", "hardware", "bridge"):
+                for name in (field.name, *field.aliases):
+                    found.setdefault(name, field)
+        return found
+
+
+@lru_cache(maxsize=1)
+def field_table() -> FieldTable:
+    """The table, read once."""
+    return FieldTable(json.loads((Path(__file__).parent / "fields.json").read_text(encoding="utf-8")))
+
+
+def _field(row: Mapping[str, Any]) -> Field:
+    deprecated = row.get("deprecated", {})
+    return Field(
+        path=row["path"],
+        type=row["type"],
+        optional=row.get("optional", False),
+        defaults=tuple((since, value) for since, value in row.get("default", ())),
+        cli_defaults=tuple((since, value) for since, value in row.get("cli_default", ())),
+        until=row.get("until"),
+        on_dev=row.get("dev"),
+        choices=tuple(row.get("choices", ())),
+        flags=tuple(row.get("flags", ())),
+        off_flags=tuple(row.get("off_flags", ())),
+        aliases=tuple(row.get("aliases", ())),
+        objects=tuple(row.get("objects", ())),
+        deprecated_since=deprecated.get("since"),
+        use=deprecated.get("use"),
+        doc=row.get("doc", ""),
+    )
+
+
+@lru_cache(maxsize=256)
+def _free_environment_variable(path: str) -> Field:
+    return Field(path=path, type="any", optional=True)
+
+
+@lru_cache(maxsize=64)
+def _minor(release: str) -> tuple[int, ...]:
+    return (0, 20) if release == "main" else tuple(int(part) for part in release.split("."))
+
+
+def _bool(raw: Any) -> Any:
+    word = str(raw).strip().lower()
+    return True if word in _TRUE else False if word in _FALSE else ABSENT
+
+
+def _int(raw: Any) -> Any:
+    if isinstance(raw, bool):
+        return ABSENT
+    if isinstance(raw, float):
+        return int(raw) if raw.is_integer() else ABSENT
+    text = str(raw).strip().replace("_", "")
+    return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else ABSENT
+
+
+def _float(raw: Any) -> Any:
+    if isinstance(raw, bool):
+        return ABSENT
+    try:
+        value = float(str(raw).strip())
+    except ValueError:
+        return ABSENT
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+
+
+def _str(raw: Any) -> Any:
+    if isinstance(raw, (list, dict)):
+        return ABSENT
+    return str(raw).strip() if not isinstance(raw, bool) else str(raw).lower()
+
+
+def _list(raw: Any) -> Any:
+    """`[a b c]`, `a,b`, `a b`, `"a"` and real lists are all lists; so are `null` and the empty text."""
+    if isinstance(raw, (list, tuple)):
+        return [_scalar(v) for v in raw]
+    if not isinstance(raw, str):
+        return [raw]
+    text = raw.strip()
+    if text.lower() in _NONE:
+        return []
+    words = re.split(r"[\s,]+", text.strip("[](){}").strip())
+    return [_scalar(word.strip("\"'")) for word in words if word.strip("\"'")]
+
+
+def _scalar(word: Any) -> Any:
+    if not isinstance(word, str):
+        return word
+    number = _int(word)
+    return word if number is ABSENT else number
+
+
+def _any(raw: Any) -> Any:
+    """Literals become themselves; anything else stays the text."""
+    if not isinstance(raw, str):
+        return raw
+    text = raw.strip()
+    if len(text) > 4096 or not re.fullmatch(r"[-+]?[\d.eE]+|\[.*\]|\(.*\)|True|False", text, re.DOTALL):
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return list(value) if isinstance(value, tuple) else value
+
+
+_PARSERS: Final = {"bool": _bool, "int": _int, "float": _float, "str": _str, "list": _list, "any": _any}

@@ -1,0 +1,69 @@
+"""What Megatron-LM's argument handling writes before core sees the configuration.
+
+Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py:430-456, 500-560, 573-590, 910-914, 1243-1246,
+1326 and `core_transformer_config_from_args`; the same logic at core_v0.14.0 to main.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.settings.core_writes import LAYOUT, PP, VPP, virtual_stages
+from ep_overlap_mcp.settings.setting import UNKNOWN
+
+if TYPE_CHECKING:
+    from ep_overlap_mcp.settings.effective import Effective
+
+_PER_STAGE = "model.num_layers_per_virtual_pipeline_stage"
+_PER_RANK = "model.num_virtual_stages_per_pipeline_rank"
+
+
+def megatron_lm_writes(settings: Effective) -> None:
+    """Apply all of them."""
+    if settings.value("args.recompute_activations") is True:
+        settings.write("model.recompute_granularity", "selective", "--recompute-activations")
+    _virtual_stages(settings)
+    _point_to_point(settings)
+    if settings.value("model.tensor_model_parallel_size") == 1:
+        settings.write("model.sequence_parallel", value=False, why="cleared at TP 1")
+    graphs = settings["model.cuda_graph_impl"]
+    if graphs.known and graphs.value not in (None, "none"):
+        settings.write("rng.te_rng_tracker", value=True, why="turned on for CUDA graphs")
+    delay = settings["model.delay_wgrad_compute"]
+    settings.write("ddp.delay_wgrad_compute", delay.value, "--delay-wgrad-compute", *delay.needs)
+
+
+def _virtual_stages(settings: Effective) -> None:
+    """VPP has no flag of its own here: it follows from three others, and 1 becomes None."""
+    if settings.value(LAYOUT) is not None and settings[LAYOUT].written:
+        stages, needs = virtual_stages(settings)
+        settings.write(VPP, stages, f"stages of {LAYOUT} / PP", *needs)
+    elif settings[_PER_RANK].written and settings.value(_PER_RANK) is not None:
+        given = settings[_PER_RANK]
+        settings.write(VPP, None if given.value == 1 else given.value, _PER_RANK, *given.needs)
+    elif settings[_PER_STAGE].written and settings.value(_PER_STAGE) is not None:
+        _virtual_stages_of_layers(settings)
+    elif settings[VPP].written and settings.value(VPP) == 1:
+        settings.write(VPP, None, "one virtual stage is none in Megatron-LM")
+
+
+def _virtual_stages_of_layers(settings: Effective) -> None:
+    layers, pp, per_stage = settings["model.num_layers"], settings[PP], settings[_PER_STAGE]
+    needs = layers.needs | pp.needs | per_stage.needs
+    if needs:
+        settings.write(VPP, UNKNOWN, _PER_STAGE, *needs)
+        return
+    extra = sum(settings.value(f"model.account_for_{part}_in_pipeline_split") is True for part in ("embedding", "loss"))
+    if not layers.value or not pp.value or not per_stage.value:
+        return
+    stages = (layers.value + extra) // pp.value // per_stage.value
+    settings.write(VPP, stages if stages > 1 else None, f"num_layers / PP / {_PER_STAGE}")
+
+
+def _point_to_point(settings: Effective) -> None:
+    """Without virtual stages P2P overlap is off; batched P2P is its opposite."""
+    if settings.value(VPP) is None and settings[VPP].known:
+        settings.write("model.overlap_p2p_comm", value=False, why="no virtual stages")
+    overlap = settings["model.overlap_p2p_comm"]
+    value = UNKNOWN if not overlap.known else not overlap.value
+    settings.write("model.batch_p2p_comm", value, "the opposite of overlap_p2p_comm", *overlap.needs)

@@ -1,0 +1,127 @@
+"""What a reader makes of one text: assignments in order, each with its line, and a reason for every omission."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from ep_overlap_mcp.settings.fields import ValueNotAllowedError, field_table
+from ep_overlap_mcp.settings.setting import UNKNOWN
+
+if TYPE_CHECKING:
+    from ep_overlap_mcp.settings.fields import Field
+    from ep_overlap_mcp.stack import Framework
+
+OmissionKind = Literal[
+    "not resolved",  # the value needs running or an unset variable: the setting is unknown
+    "not allowed",  # no parser of the stack takes the value
+    "look-alike",  # a flag of another program
+    "unknown name",  # a name in the Megatron part that is no known setting
+    "dead",  # an attribute that nothing reads
+    "not read",  # a part of the text that the reader does not understand
+]
+
+
+class UnreadableError(ValueError):
+    """A source that cannot be read at all; the text says which, where and what to do. Exit code 2."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One statement of a value. `derived_from` names the spelling that implies it, such as a harness flag."""
+
+    path: str
+    value: Any
+    line: int | None
+    text: str
+    derived_from: str | None = None
+    file: str | None = None
+    span: tuple[int, int] | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether the text settles the value."""
+        return self.value is not UNKNOWN
+
+
+@dataclass(frozen=True)
+class Omission:
+    """A part of the text that set nothing, or nothing certain, and why."""
+
+    kind: OmissionKind
+    text: str
+    line: int | None
+    why: str
+    file: str | None = None
+    path: str | None = None
+
+
+@dataclass
+class Reading:
+    """What one text says. `framework` is what its dialect implies; `partial` says why unwritten settings are unknown.
+
+    `name` is set where a file holds several configurations, such as recipe functions.
+    """
+
+    dialect: str
+    file: str
+    framework: Framework | None = None
+    name: str | None = None
+    partial: list[str] = field(default_factory=list)
+    assignments: list[Assignment] = field(default_factory=list)
+    omissions: list[Omission] = field(default_factory=list)
+
+    def add(
+        self,
+        target: Field | str,
+        raw: Any,
+        *,
+        line: int | None,
+        text: str,
+        derived_from: str | None = None,
+        span: tuple[int, int] | None = None,
+        file: str | None = None,
+    ) -> None:
+        """Record a value as written; one that the stack's parsers refuse is an omission and leaves it unknown.
+
+        `span` is the half-open character range of the value in the file, where a patch can replace it.
+        """
+        known = target if not isinstance(target, str) else field_table().get(target)
+        if known is None:
+            raise KeyError(f"{target} is no setting of the field table")
+        try:
+            value = raw if raw is UNKNOWN else known.parse(raw)
+        except ValueNotAllowedError as refusal:
+            self.left_out(text, line, str(refusal), kind="not allowed", path=known.path, file=file)
+            value = UNKNOWN
+        self.assignments.append(Assignment(known.path, value, line, text, derived_from, file or self.file, span))
+
+    def unresolved(
+        self, target: Field | str, *, line: int | None, text: str, why: str, file: str | None = None
+    ) -> None:
+        """Record that the text sets something whose value it does not settle: unknown, never the default."""
+        path = target if isinstance(target, str) else target.path
+        self.left_out(text, line, why, kind="not resolved", path=path, file=file)
+        self.assignments.append(Assignment(path, UNKNOWN, line, text, file=file or self.file))
+
+    def left_out(
+        self,
+        text: str,
+        line: int | None,
+        why: str,
+        *,
+        kind: OmissionKind = "not read",
+        path: str | None = None,
+        file: str | None = None,
+    ) -> None:
+        """Record a part of the text that was not taken."""
+        self.omissions.append(Omission(kind, text[:200], line, why, file or self.file, path))
+
+    @property
+    def complete(self) -> bool:
+        """Whether what is not written has the default of the version."""
+        return not self.partial
+
+    def recognised(self) -> bool:
+        """Whether anything at all of a Megatron run was found."""
+        return bool(self.assignments)
