@@ -52,9 +52,7 @@ def _flex_helper(settings: Effective) -> None:
         return
     gpu = settings["hardware.gpu"]
     allowed = flex_backend_allowed(call.value, gpu.value, settings) if isinstance(gpu.value, str) else None
-    if allowed is None:
-        _helper_write(settings, call.origin.order, "flex", call.value, "apply_flex_dispatcher_backend")
-    elif allowed:
+    if allowed in (True, None):  # without a known GPU, as asked; EPO615 is then undecided
         _helper_write(settings, call.origin.order, "flex", call.value, "apply_flex_dispatcher_backend")
     elif settings.release.bridge_within(">=0.6"):
         why = f"apply_flex_dispatcher_backend refuses {call.value} on {gpu.value}"

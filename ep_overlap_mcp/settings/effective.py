@@ -35,7 +35,14 @@ class Effective:
         self._defaults: dict[str, Setting] = {}
         for layer in _LAYERS[request.framework]:
             layer(self)
+        self._before_core = dict(self._written)
         core_writes(self)
+
+    def core_receives(self) -> dict[str, Setting]:
+        """What megatron-core's configuration class is built from: stated settings after the outer layers' writes."""
+        stated = {path: s for path, s in self.request.settings.items() if path.startswith("model.")}
+        written = {path: s for path, s in self._before_core.items() if path.startswith("model.")}
+        return {**stated, **written}
 
     def __getitem__(self, path: str) -> Setting:
         """The setting as the stack will run with it."""

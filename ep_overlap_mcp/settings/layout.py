@@ -52,5 +52,5 @@ def _from_text(text: str) -> Layout | None:
 
 
 def _unquoted(text: str) -> str:
-    """Shells and launchers leave quotes and backslashes around layouts: `'Et\\|t'` and `"'Et|t'"`."""
+    """Shells and launchers leave quotes and backslashes around layouts."""
     return text.replace("\\", "").strip().strip("\"'").strip()

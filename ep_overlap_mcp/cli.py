@@ -1,0 +1,201 @@
+"""The command line: the same verbs as the tools, for people and CI.
+
+Exit codes: 0 valid, 1 invalid, 2 bad usage or unreadable input, 3 undetermined.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+    from typing import TypeAlias
+
+    from ep_overlap_mcp.results.base import Result
+    from ep_overlap_mcp.results.check import CheckResult
+    from ep_overlap_mcp.training_env import TrainingEnvironment
+    from ep_overlap_mcp.verbs import Question
+
+    Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+BAD_INPUT = 2
+_EXIT = {"valid": 0, "invalid": 1, "undetermined": 3}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb; without one, serve on stdio."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ValueError as problem:
+        if not _is_refusal(problem):
+            raise
+        print(f"ep-overlap-mcp: {problem}", file=sys.stderr)  # noqa: T201
+        return BAD_INPUT
+
+
+def _is_refusal(problem: ValueError) -> bool:
+    """Whether this is one of our own refusals of bad input, whose text is written for the caller."""
+    return type(problem).__module__.startswith("ep_overlap_mcp")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ep-overlap-mcp",
+        description="Machine-checked answers about expert-parallel communication overlap in the Megatron stack.",
+        epilog="Without a verb it serves the Model Context Protocol on stdio.",
+    )
+    parser.add_argument("--version", action="version", version=f"ep-overlap-mcp {__version__}")
+    parser.set_defaults(run=_serve, http=False, host="127.0.0.1", port=8765)
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
+    _add_serve(verbs)
+    _add_check(verbs)
+    _add_explain(verbs)
+    _add_environment(verbs)
+    return parser
+
+
+def _add_serve(verbs: Verbs) -> None:
+    serve = verbs.add_parser("serve", help="serve the Model Context Protocol, on stdio by default")
+    serve.add_argument("--http", action="store_true", help="serve streamable HTTP on loopback instead")
+    serve.add_argument("--host", default="127.0.0.1", help="loopback address to bind (default: %(default)s)")
+    serve.add_argument("--port", type=int, default=8765, help="port to bind (default: %(default)s)")
+    serve.set_defaults(run=_serve)
+
+
+def _add_check(verbs: Verbs) -> None:
+    check = verbs.add_parser("check", help="judge a configuration: every violation at once")
+    _add_question(check)
+    check.add_argument("--all", action="store_true", dest="everything", help="show every setting that a rule read")
+    check.add_argument("--python", metavar="PATH", help="Python of the training environment, to judge as well")
+    check.add_argument("--format", choices=("text", "json", "sarif", "junit"), default="text")
+    check.set_defaults(run=_check)
+
+
+def _add_question(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="configuration files, later ones win; `-` is stdin")
+    parser.add_argument("--assume", choices=("as_written", "overlap", "overlap_delay_wgrad"))
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="overrides")
+    parser.add_argument("--stack", default="", metavar="NAME==VERSION,…", help="component versions; ==none is absent")
+    parser.add_argument("--gpu", metavar="NAME", help="such as H100, B200, GB200")
+    parser.add_argument("--gpus-per-node", type=int, metavar="N")
+    parser.add_argument("--nodes", type=int, metavar="N")
+    parser.add_argument("--select", metavar="NAME", help="one of several recipe functions or commands in a file")
+
+
+def _add_explain(verbs: Verbs) -> None:
+    explain = verbs.add_parser("explain", help="print a rule's page: what, why, example, fix, source")
+    explain.add_argument("rule", nargs="?", help="code or name; without one, all rules are listed")
+    explain.add_argument("--format", choices=("text", "json"), default="text")
+    explain.set_defaults(run=_explain)
+
+
+def _add_environment(verbs: Verbs) -> None:
+    environment = verbs.add_parser("environment", help="what the training environment has and can do")
+    environment.add_argument("--python", metavar="PATH", help="its Python (default: the one running this)")
+    environment.add_argument("--format", choices=("text", "json"), default="text")
+    environment.set_defaults(run=_environment)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp.server import serve
+
+    return serve(http=options.http, host=options.host, port=options.port)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp.verbs import check_configuration
+
+    with _training_environment(options.python) as environment:
+        results = check_configuration(_question(options), environment=environment, everything=options.everything)
+    code = _exit_code(results)
+    _print_check(results, options.format, code)
+    return code
+
+
+def _question(options: argparse.Namespace) -> Question:
+    from ep_overlap_mcp.verbs import Question
+
+    files = tuple(Path(name) for name in options.files if name != "-")
+    return Question(
+        files=files,
+        text=sys.stdin.read() if "-" in options.files else None,
+        overrides=tuple(options.overrides),
+        assume=options.assume,
+        stack=options.stack,
+        gpu=options.gpu,
+        nodes=options.nodes,
+        gpus_per_node=options.gpus_per_node,
+        select=options.select,
+        roots=(Path("/"),),  # a person at the command line may name any file; agents are held to their roots
+    )
+
+
+def _exit_code(results: Sequence[CheckResult]) -> int:
+    """The worst of several: invalid before undetermined before valid."""
+    codes = {_EXIT[result.verdict] for result in results}
+    return next(code for code in (1, 3, 0) if code in codes)
+
+
+def _print_check(results: Sequence[CheckResult], form: str, code: int) -> None:
+    if form == "sarif":
+        from ep_overlap_mcp.reports.sarif import as_sarif
+
+        sys.stdout.write(as_sarif(results, code))
+    elif form == "junit":
+        from ep_overlap_mcp.reports.junit import as_junit
+
+        sys.stdout.write(as_junit(results))
+    else:
+        _print(results, form)
+
+
+def _print(results: Sequence[Result], form: str) -> None:
+    if form == "json":
+        from ep_overlap_mcp.reports.json_text import as_json
+
+        sys.stdout.write(as_json(results))
+        return
+    from ep_overlap_mcp.reports.text import as_text
+
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    sys.stdout.write(as_text(results, color=color))
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp.rules.explain import explain_rule, list_rules
+
+    _print([explain_rule(options.rule) if options.rule else list_rules()], options.format)
+    return 0
+
+
+def _environment(options: argparse.Namespace) -> int:
+    with _training_environment(options.python or sys.executable) as environment:
+        assert environment is not None  # noqa: S101 - a Python was named
+        _print([environment.describe()], options.format)
+    return 0
+
+
+def _training_environment(python: str | None) -> AbstractContextManager[TrainingEnvironment | None]:
+    import contextlib
+
+    if python is None:
+        return contextlib.nullcontext()
+    from ep_overlap_mcp.training_env import TrainingEnvironment
+
+    return contextlib.closing(TrainingEnvironment(python))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

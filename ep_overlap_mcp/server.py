@@ -1,0 +1,301 @@
+"""What an agent sees: tools, resources and prompts. Each tool is a few lines; the work is in `verbs`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence  # noqa: TC003 - the SDK reads the annotations
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import BaseModel, ConfigDict, Field
+
+from ep_overlap_mcp import __version__, verbs
+from ep_overlap_mcp.reports.brief import brief, without_empty
+from ep_overlap_mcp.results.base import Result  # noqa: TC001 - the SDK reads the annotations
+from ep_overlap_mcp.settings.request import Assume
+
+if TYPE_CHECKING:
+    from ep_overlap_mcp.training_env import TrainingEnvironment
+
+INSTRUCTIONS = """\
+Machine-checked answers about expert-parallel (EP) communication overlap in Megatron-LM, Megatron-Core and
+Megatron-Bridge: overlap_moe_expert_parallel_comm, delay_wgrad_compute, MoE token dispatchers (alltoall, flex with
+DeepEP or HybridEP), CUDA graphs, Transformer Engine. Give check_overlap_config the configuration as the user has it
+and the versions the user runs. Undecided is not a pass: tell the user what would decide it."""
+
+Kind = Literal["read_only", "starts_jobs"]
+Config = Annotated[
+    str | dict[str, Any] | None,
+    Field(description="The configuration itself: text in any dialect, or an object of settings"),
+]
+Files = Annotated[list[str] | None, Field(description="Configuration files to read instead; later ones win")]
+Settings = Annotated[
+    dict[str, Any] | None,
+    Field(description='Settings on top, by canonical path: {"model.expert_model_parallel_size": 8}'),
+]
+AssumeArgument = Annotated[
+    Assume | None, Field(description="What-if: default is as_written when overlap is on, else overlap")
+]
+StackArgument = Annotated[
+    str,
+    Field(description="Versions: megatron-core==0.16.1,transformer-engine==2.9.0; ==none is absent"),
+]
+Gpu = Annotated[str | None, Field(description="GPU name, such as H100 or GB200")]
+Count = Annotated[int | None, Field(ge=1)]
+Select = Annotated[str | None, Field(description="Which of several recipe functions in a file")]
+Detail = Literal["short", "full"]
+
+
+class Answer(BaseModel):
+    """What every tool's structured content is: an object that starts with its summary."""
+
+    model_config = ConfigDict(extra="allow")
+    summary: str
+
+
+_OFFERED: list[tuple[Callable[..., Sequence[Result]], Kind]] = []
+
+
+def tool(kind: Kind) -> Callable[[Callable[..., Sequence[Result]]], Callable[..., Sequence[Result]]]:
+    """Offer a function as a tool: kind gives the annotations, signature the schema, docstring the description."""
+
+    def register(function: Callable[..., Sequence[Result]]) -> Callable[..., Sequence[Result]]:
+        _OFFERED.append((function, kind))
+        return function
+
+    return register
+
+
+@tool(kind="read_only")
+def check_overlap_config(
+    config: Config = None,
+    files: Files = None,
+    settings: Settings = None,
+    assume: AssumeArgument = None,
+    stack: StackArgument = "",
+    gpu: Gpu = None,
+    nodes: Count = None,
+    gpus_per_node: Count = None,
+    select: Select = None,
+    detail: Detail = "short",
+) -> Sequence[Result]:
+    """Verdict (valid, invalid, undetermined), every violation at once, undecided rules and effective settings.
+
+    Use it first, for "can I enable EP overlap here?" and before any launch. Takes Megatron-LM arguments, shell
+    scripts, YAML, Hydra overrides, Bridge recipes and saved configurations. Runs nothing.
+    """
+    question = _question(config, files, settings, assume, stack, gpu, nodes, gpus_per_node, select)
+    return verbs.check_configuration(question, environment=_training_environment(), everything=detail == "full")
+
+
+@tool(kind="read_only")
+def explain_rule(
+    rule: Annotated[str, Field(description="Code or name: EPO104 or pipeline-needs-virtual-stages")],
+) -> Sequence[Result]:
+    """One rule's page: what it checks, why, an example, the fix, who enforces it in which versions, its source."""
+    from ep_overlap_mcp.rules.explain import explain_rule as explained
+
+    return [explained(rule)]
+
+
+@tool(kind="read_only")
+def check_environment(
+    python: Annotated[str | None, Field(description="Python of the training environment")] = None,
+    detail: Detail = "short",
+) -> Sequence[Result]:
+    """GPUs, NVLink, torch, NCCL, Megatron, Transformer Engine, DeepEP: installed, importable, usable here.
+
+    Use it to learn the versions for `stack`, and before a smoke run. Starts a short-lived Python, no training.
+    """
+    from contextlib import closing
+
+    from ep_overlap_mcp.training_env import TrainingEnvironment
+
+    del detail  # taken by the answer
+    with closing(TrainingEnvironment(python or _python() or sys.executable)) as environment:
+        return [environment.describe()]
+
+
+def build_server() -> MCPServer[Any]:
+    """The server with all tools, resources and prompts."""
+    from ep_overlap_mcp.prompt_files import load_prompts
+    from ep_overlap_mcp.resources import add_resources
+
+    server: MCPServer[Any] = MCPServer(
+        "ep-overlap",
+        title="EP overlap for Megatron",
+        version=__version__,
+        instructions=INSTRUCTIONS,
+        tools=[_strict_tool(function, kind) for function, kind in _OFFERED],
+        log_level="WARNING",
+    )
+    add_resources(server)
+    for prompt in load_prompts():
+        server.add_prompt(prompt)
+    return server
+
+
+def serve(*, http: bool, host: str, port: int) -> int:
+    """Serve until the client leaves; signals end jobs and the process at once."""
+    _end_on_signals()
+    server = build_server()
+    if not http:
+        server.run("stdio")
+        return 0
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        raise verbs.UsageError(f"--host {host} is not loopback; serve HTTP on 127.0.0.1 and tunnel to it")
+    server.run("streamable-http", host=host, port=port)
+    return 0
+
+
+def _question(
+    config: str | dict[str, Any] | None,
+    files: list[str] | None,
+    settings: dict[str, Any] | None,
+    assume: Assume | None,
+    stack: str,
+    gpu: str | None,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    select: str | None,
+) -> verbs.Question:
+    return verbs.Question(
+        files=tuple(Path(name) for name in files or ()),
+        text=json.dumps(config, indent=1) if isinstance(config, dict) else config,
+        overrides=verbs.as_overrides(settings or {}),
+        assume=assume,
+        stack=stack,
+        gpu=gpu,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        select=select,
+        roots=allowed_roots(),
+    )
+
+
+def allowed_roots() -> tuple[Path, ...]:
+    """Folders that files may be read from: those of EP_OVERLAP_ROOTS, or the working directory."""
+    named = os.environ.get("EP_OVERLAP_ROOTS", "")
+    return tuple(Path(root) for root in named.split(os.pathsep) if root) or (Path.cwd(),)
+
+
+def _python() -> str | None:
+    return os.environ.get("EP_OVERLAP_PYTHON") or None
+
+
+@functools.lru_cache(maxsize=1)
+def _environment_of(python: str) -> TrainingEnvironment:
+    from ep_overlap_mcp.training_env import TrainingEnvironment
+
+    return TrainingEnvironment(python)
+
+
+def _training_environment() -> TrainingEnvironment | None:
+    """The environment named by EP_OVERLAP_PYTHON, with its worker kept warm; without one the rules alone judge."""
+    python = _python()
+    return _environment_of(python) if python else None
+
+
+def _answering(function: Callable[..., Sequence[Result]]) -> Callable[..., CallToolResult]:
+    """The function as the SDK calls it: results become text and structured content, refusals error results."""
+    signature = inspect.signature(function, eval_str=True)
+
+    @functools.wraps(function)
+    def call(**arguments: Any) -> CallToolResult:
+        try:
+            results = function(**arguments)
+        except ValueError as problem:
+            if not type(problem).__module__.startswith("ep_overlap_mcp"):
+                raise
+            raise ToolError(str(problem)) from problem
+        return _answer(results, full=arguments.get("detail") == "full")
+
+    call.__signature__ = signature.replace(return_annotation=Annotated[CallToolResult, Answer])  # type: ignore[attr-defined]
+    return call
+
+
+def _answer(results: Sequence[Result], *, full: bool) -> CallToolResult:
+    """Text and structured content say the same; several answers stand in a list under one summary."""
+    from ep_overlap_mcp.reports.text import as_text
+
+    objects = [without_empty(r.model_dump(mode="json")) if full else brief(r) for r in results]
+    structured = objects[0] if len(objects) == 1 else _several(results, objects)
+    text = as_text(results)
+    if not full and len(text) > 3500:
+        text = text[:3500].rsplit("\n", 1)[0] + '\n… cut; ask again with detail="full"'
+    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
+
+
+def _several(results: Sequence[Result], objects: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"summary": f"{len(results)} configurations. " + " ".join(r.summary for r in results), "results": objects}
+
+
+def _annotations(kind: Kind) -> ToolAnnotations:
+    return ToolAnnotations(
+        read_only_hint=kind == "read_only",
+        destructive_hint=False,
+        idempotent_hint=kind == "read_only",
+        open_world_hint=False,
+    )
+
+
+def _strict_tool(function: Callable[..., Sequence[Result]], kind: Kind) -> Tool:
+    """A tool that refuses unknown arguments by name and whose schema carries no titles."""
+    made = Tool.from_function(
+        _answering(function),
+        annotations=_annotations(kind),
+        description=inspect.cleandoc(function.__doc__ or ""),
+    )
+    model = made.fn_metadata.arg_model
+    model.model_config["extra"] = "forbid"
+    model.model_rebuild(force=True)
+    made.parameters = _compact(model.model_json_schema(by_alias=True))
+    if made.fn_metadata.output_schema is not None:
+        made.fn_metadata.output_schema = _compact(made.fn_metadata.output_schema)
+    return made
+
+
+def _compact(schema: Any, *, names: bool = False) -> Any:
+    """The schema without pydantic's titles and without the null arm and null default of optional arguments.
+
+    `names` marks a mapping of property names, where `title` would be a property of ours.
+    """
+    if isinstance(schema, list):
+        return [_compact(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if not names:
+        schema = _without_null({k: v for k, v in schema.items() if k != "title" or not isinstance(v, str)})
+    return {k: _compact(v, names=k in ("properties", "$defs") and not names) for k, v in schema.items()}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    arms = schema.get("anyOf", [])
+    if {"type": "null"} not in arms or schema.get("default", 0) is not None:
+        return schema
+    rest = [arm for arm in arms if arm != {"type": "null"}]
+    kept = {k: v for k, v in schema.items() if k not in ("anyOf", "default")}
+    return {**rest[0], **kept} if len(rest) == 1 else {"anyOf": rest, **kept}
+
+
+def _end_on_signals() -> None:
+    """SIGTERM and SIGINT end the process at once: the SDK's stdin reader would hold it until the client leaves."""
+
+    def end(number: int, _frame: object) -> None:
+        if _environment_of.cache_info().currsize:
+            environment = _training_environment()
+            if environment is not None:
+                environment.close()
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)

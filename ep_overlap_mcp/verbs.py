@@ -1,0 +1,142 @@
+"""What agents and people can ask: each function does a tool's whole work, and knows no transport."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ep_overlap_mcp.settings.request import Assume, Request, build_request
+from ep_overlap_mcp.stack import Component, Stack, StackError, parse_stack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ep_overlap_mcp.results.check import CheckResult, MegatronJudgement
+    from ep_overlap_mcp.sources.reading import Assignment, Reading
+    from ep_overlap_mcp.training_env import TrainingEnvironment
+
+
+class UsageError(ValueError):
+    """An argument that makes no sense; the text names it and says what is allowed. Exit code 2."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A configuration and what is known around it, as a caller gives it.
+
+    `files` are read in order, later ones winning; `text` is a configuration given inline, in any dialect;
+    `overrides` are `path=value` statements on top; `select` picks one of several configurations in a file.
+    """
+
+    files: tuple[Path, ...] = ()
+    text: str | None = None
+    overrides: tuple[str, ...] = ()
+    assume: Assume | None = None
+    stack: str = ""
+    gpu: str | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    select: str | None = None
+    roots: tuple[Path, ...] = field(default_factory=lambda: (Path.cwd(),))
+
+
+def check_configuration(
+    question: Question, *, environment: TrainingEnvironment | None = None, everything: bool = False
+) -> list[CheckResult]:
+    """Judge every configuration that the question holds: one, or one for each recipe function of a Python file.
+
+    With a training environment, its versions fill what the stack leaves open, and its Megatron judges as well.
+    Raises UsageError, StackError or sources.UnreadableError.
+    """
+    from ep_overlap_mcp.rules.checking import check, with_judgement
+
+    results = []
+    for request in requests(question, environment):
+        result = check(request, everything=everything)
+        if environment is not None:
+            result = with_judgement(result, judgement(request, result, environment))
+        results.append(result)
+    return results
+
+
+def requests(question: Question, environment: TrainingEnvironment | None = None) -> list[Request]:
+    """The requests that a question makes, one for each configuration found."""
+    _check_numbers(question)
+    stack = parse_stack(question.stack)
+    if environment is not None:
+        stack = with_installed(stack, environment)
+    return [
+        build_request(
+            readings,
+            overrides=_overrides(question.overrides),
+            stack=stack,
+            assume=question.assume,
+            gpu=question.gpu,
+            nodes=question.nodes,
+            gpus_per_node=question.gpus_per_node,
+        )
+        for readings in _readings(question)
+    ]
+
+
+def with_installed(stack: Stack, environment: TrainingEnvironment) -> Stack:
+    """The stack with what is installed in the training environment where the caller gave nothing."""
+    installed = environment.describe(fast=True).components
+    found = {
+        name: Component(component.version, "installed")
+        for name, component in installed.items()
+        if name in ("megatron-core", "megatron-bridge", "transformer-engine", "torch", "deep_ep")
+        and name not in stack.components
+        and (component.version is not None or name == "transformer-engine")
+    }
+    if "megatron-lm" in stack.components:
+        found.pop("megatron-core", None)
+    if "megatron-bridge" not in stack.components:
+        found.pop("megatron-bridge", None)
+    return replace(stack, components={**found, **stack.components})
+
+
+def judgement(request: Request, result: CheckResult, environment: TrainingEnvironment) -> MegatronJudgement:
+    """The installed Megatron's verdict on the effective settings, and whether the rules agree with it."""
+    from ep_overlap_mcp.training_env.judging import judge_request
+
+    return judge_request(request, result, environment)
+
+
+def _readings(question: Question) -> list[list[Reading]]:
+    """The readings of each configuration: files in order; a file of several recipes makes several configurations."""
+    from ep_overlap_mcp.sources import read, read_text
+
+    parts = [read(path, roots=question.roots, select=question.select) for path in question.files]
+    if question.text is not None:
+        parts.append(read_text(question.text, "configuration", select=question.select))
+    if not parts:
+        raise UsageError("no configuration given; name a file, or give the configuration itself")
+    several = [part for part in parts if len(part) > 1]
+    if len(several) > 1:
+        raise UsageError("more than one file holds several configurations; pick one of each with --select NAME")
+    chosen = several[0] if several else parts[0]
+    return [[reading for part in parts for reading in ([one] if part is chosen else part)] for one in chosen]
+
+
+def _overrides(statements: Sequence[str]) -> list[Assignment]:
+    from ep_overlap_mcp.sources import parse_set
+
+    return [parse_set(statement) for statement in statements]
+
+
+def _check_numbers(question: Question) -> None:
+    for name, value in (("nodes", question.nodes), ("gpus-per-node", question.gpus_per_node)):
+        if value is not None and not 1 <= value <= 1_000_000:
+            raise UsageError(f"--{name} is {value}; it takes a positive number")
+
+
+def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """`path=value` statements of a mapping, as tools take them."""
+    import json
+
+    return tuple(f"{path}={value if isinstance(value, str) else json.dumps(value)}" for path, value in settings.items())
+
+
+__all__ = ["Question", "StackError", "UsageError", "check_configuration", "requests"]
