@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PP = "model.pipeline_model_parallel_size"
 VPP = "model.virtual_pipeline_model_parallel_size"
 LAYOUT = "model.pipeline_model_parallel_layout"
+IMPLEMENTATION = "model.cuda_graph_impl"
+MODULES = "model.cuda_graph_modules"
 
 
 def core_writes(settings: Effective) -> None:
@@ -25,9 +27,12 @@ def core_writes(settings: Effective) -> None:
     _expert_tensor_parallel_size(settings)
     _deepep_backend(settings)
     _virtual_stages_of_layout(settings)
+    _capacity_factor(settings)
     _recompute_modules(settings)
     _graph_implementation(settings)
     _graph_modules(settings)
+    _deprecated_graph_modules(settings)
+    _local_graph_modules(settings)
 
 
 def virtual_stages(settings: Effective) -> tuple[object, tuple[str, ...]]:
@@ -67,6 +72,12 @@ def _virtual_stages_of_layout(settings: Effective) -> None:
     settings.write(VPP, stages, f"stages of {LAYOUT} / PP", *needs)
 
 
+def _capacity_factor(settings: Effective) -> None:
+    factor = settings.value("model.moe_expert_capacity_factor")
+    if isinstance(factor, (int, float)) and factor < 0:
+        settings.write("model.moe_expert_capacity_factor", None, "negative is none")
+
+
 def _recompute_modules(settings: Effective) -> None:
     path = "model.recompute_modules"
     if settings.value(path) is None:
@@ -86,12 +97,12 @@ def _graph_implementation(settings: Effective) -> None:
         ("external_cuda_graph", "transformer_engine"),
     ):
         if settings.value(f"model.{flag}") is True:
-            settings.write("model.cuda_graph_impl", implementation, flag)
+            settings.write(IMPLEMENTATION, implementation, flag)
 
 
 def _graph_modules(settings: Effective) -> None:
     """Whole-layer graphs (`full`, unset) become the empty list; the old name's value moves to the new one."""
-    old, new = "model.cuda_graph_scope", "model.cuda_graph_modules"
+    old, new = "model.cuda_graph_scope", MODULES
     renamed = settings.release.core.minor >= (0, 18)
     scope = settings[old]
     if renamed and scope.written and scope.value not in (None, []):
@@ -100,3 +111,29 @@ def _graph_modules(settings: Effective) -> None:
     path = new if renamed else old
     if settings.value(path) in (None, ["full"]):
         settings.write(path, [], "the whole layer")
+
+
+def _deprecated_graph_modules(settings: Effective) -> None:
+    """`full_iteration` and `full_iteration_inference` are no modules since 0.18: they choose another field."""
+    modules = settings.value(MODULES)
+    if settings.release.core.minor < (0, 18) or not isinstance(modules, list):
+        return
+    implementation = settings.value(IMPLEMENTATION)
+    if "full_iteration" in modules and implementation in ("none", "local", "full_iteration"):
+        settings.write(IMPLEMENTATION, "full_iteration", f"full_iteration in {MODULES}")
+    if "full_iteration_inference" in modules and implementation == "local":
+        settings.write("model.inference_cuda_graph_scope", "block", f"full_iteration_inference in {MODULES}")
+    rest = [module for module in modules if not module.startswith("full_iteration")]
+    settings.write(MODULES, rest, "modules of a layer")
+
+
+def _local_graph_modules(settings: Effective) -> None:
+    """The local implementation captures router and preprocessing together."""
+    path = MODULES if settings.release.core.minor >= (0, 18) else "model.cuda_graph_scope"
+    modules = settings.value(path)
+    if settings.release.core.minor < (0, 16) or settings.value(IMPLEMENTATION) != "local":
+        return
+    pair = ("moe_router", "moe_preprocess")
+    if isinstance(modules, list) and any(module in modules for module in pair):
+        missing = [module for module in pair if module not in modules]
+        settings.write(path, [*modules, *missing], "the local implementation captures both")

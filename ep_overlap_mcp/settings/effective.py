@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.settings.bridge_writes import bridge_writes
 from ep_overlap_mcp.settings.core_writes import core_writes
-from ep_overlap_mcp.settings.fields import ABSENT, field_table
+from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.megatron_lm_writes import megatron_lm_writes
 from ep_overlap_mcp.settings.setting import UNKNOWN, Origin, Setting, unknown
 
@@ -85,14 +85,14 @@ class Effective:
         field = field_table().get(path)
         if field is None:
             raise KeyError(f"{path} is no setting of the field table")
+        if not field.exists_in(self.release.core):
+            return _default(path, None, f"not in {self.release.core.label}")
         top = path.partition(".")[0]
         if top in _NEVER_DEFAULTED or (self.request.partial and top in _UNKNOWN_WHEN_PARTIAL):
             return unknown(path)
         if not field.defaults:
             return unknown(path) if top in ("model", "train") and field.optional else _default(path, None, "unset")
         value = field.default(self.release.core, command_line=self.request.framework == "megatron-lm")
-        if value is ABSENT:
-            return _default(path, None, f"not in {self.release.core.label}")
         return _default(path, value, f"default of {self.release.core.label}")
 
 

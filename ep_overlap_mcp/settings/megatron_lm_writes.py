@@ -22,6 +22,8 @@ def megatron_lm_writes(settings: Effective) -> None:
     """Apply all of them."""
     if settings.value("args.recompute_activations") is True:
         settings.write("model.recompute_granularity", "selective", "--recompute-activations")
+    if settings.value("args.use_rotary_position_embeddings") is True:
+        settings.write("model.position_embedding_type", "rope", "--use-rotary-position-embeddings")
     _virtual_stages(settings)
     _point_to_point(settings)
     if settings.value("model.tensor_model_parallel_size") == 1:
@@ -34,17 +36,19 @@ def megatron_lm_writes(settings: Effective) -> None:
 
 
 def _virtual_stages(settings: Effective) -> None:
-    """VPP has no flag of its own here: it follows from three others, and 1 becomes None."""
-    if settings.value(LAYOUT) is not None and settings[LAYOUT].written:
+    """VPP has no flag of its own here: it follows from one of three others, and 1 becomes None."""
+    stated = [settings[p] for p in (VPP, LAYOUT, _PER_RANK, _PER_STAGE)]
+    stated = [s for s in stated if s.written and s.value is not None]
+    if not stated:
+        return
+    last = max(stated, key=lambda s: s.origin.order)
+    if last.path == LAYOUT:
         stages, needs = virtual_stages(settings)
         settings.write(VPP, stages, f"stages of {LAYOUT} / PP", *needs)
-    elif settings[_PER_RANK].written and settings.value(_PER_RANK) is not None:
-        given = settings[_PER_RANK]
-        settings.write(VPP, None if given.value == 1 else given.value, _PER_RANK, *given.needs)
-    elif settings[_PER_STAGE].written and settings.value(_PER_STAGE) is not None:
+    elif last.path == _PER_STAGE:
         _virtual_stages_of_layers(settings)
-    elif settings[VPP].written and settings.value(VPP) == 1:
-        settings.write(VPP, None, "one virtual stage is none in Megatron-LM")
+    elif last.path == _PER_RANK or last.value == 1:
+        settings.write(VPP, None if last.value == 1 else last.value, last.path, *last.needs)
 
 
 def _virtual_stages_of_layers(settings: Effective) -> None:

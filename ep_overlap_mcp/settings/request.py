@@ -116,7 +116,7 @@ def _merged(assignments: Sequence[Assignment]) -> dict[str, Setting]:
     for order, a in enumerate(assignments):
         note = f"from {a.derived_from}" if a.derived_from else None
         kind: Literal["explicit", "derived"] = "derived" if a.derived_from else "explicit"
-        origin = Origin(kind, a.file, a.line, a.text, note, order)
+        origin = Origin(kind, a.file, a.line, a.text, note, order, a.span)
         before = merged.get(a.path)
         earlier = (*before.earlier, replace(before, earlier=())) if before else ()
         needs = frozenset() if a.known else frozenset((a.path,))

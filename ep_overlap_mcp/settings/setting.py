@@ -22,7 +22,8 @@ UNKNOWN: Final = _Unknown()
 class Origin:
     """Where a value came from: a place in a text, a release's default, other settings, or the caller's what-if.
 
-    `order` is the position among all assignments of the request, later ones overwriting earlier ones.
+    `order` is the position among all assignments of the request, later ones overwriting earlier ones; `span` is the
+    half-open character range of the value in the file, where a patch can replace it.
     """
 
     kind: OriginKind
@@ -31,6 +32,7 @@ class Origin:
     text: str | None = None
     note: str | None = None
     order: int = -1
+    span: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file and self.line else self.file
