@@ -61,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
     _add_serve(verbs)
     _add_check(verbs)
+    _add_propose(verbs)
+    _add_conflicts(verbs)
     _add_explain(verbs)
     _add_environment(verbs)
     return parser
@@ -81,6 +83,22 @@ def _add_check(verbs: Verbs) -> None:
     check.add_argument("--python", metavar="PATH", help="Python of the training environment, to judge as well")
     check.add_argument("--format", choices=("text", "json", "sarif", "junit"), default="text")
     check.set_defaults(run=_check)
+
+
+def _add_propose(verbs: Verbs) -> None:
+    propose = verbs.add_parser("propose", help="the smallest change that makes EP overlap legal, as a patch")
+    _add_question(propose)
+    propose.add_argument("--python", metavar="PATH", help="Python of the training environment, for its versions")
+    propose.add_argument("--format", choices=("text", "json"), default="text")
+    propose.set_defaults(run=_propose)
+
+
+def _add_conflicts(verbs: Verbs) -> None:
+    conflicts = verbs.add_parser("conflicts", help="delayed weight gradients against this stack")
+    _add_question(conflicts)
+    conflicts.add_argument("--python", metavar="PATH", help="Python of the training environment, for its versions")
+    conflicts.add_argument("--format", choices=("text", "json"), default="text")
+    conflicts.set_defaults(run=_conflicts)
 
 
 def _add_question(parser: argparse.ArgumentParser) -> None:
@@ -171,6 +189,26 @@ def _print(results: Sequence[Result], form: str) -> None:
 
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     sys.stdout.write(as_text(results, color=color))
+
+
+def _propose(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp.verbs import propose_configuration
+
+    with _training_environment(options.python) as environment:
+        results = propose_configuration(_question(options), environment=environment)
+    _print(results, options.format)
+    codes = {1 if r.blocked_by else _EXIT[r.verdict_after] for r in results}
+    return next(code for code in (1, 3, 0) if code in codes)
+
+
+def _conflicts(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp.verbs import wgrad_conflicts
+
+    with _training_environment(options.python) as environment:
+        results = wgrad_conflicts(_question(options), environment=environment)
+    _print(results, options.format)
+    codes = {_EXIT[result.verdict] for result in results}
+    return next(code for code in (1, 3, 0) if code in codes)
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -19,12 +19,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from mcp.server.mcpserver import Context
+
 _FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 
 
 def load_prompts() -> list[Prompt]:
     """One prompt a file, in the order of the names."""
     return [_prompt(path) for path in sorted(bundled("prompts").glob("*.md"))]
+
+
+class _FilePrompt(Prompt):
+    """A prompt that names a missing argument in both protocol eras; the SDK's own check ends as an internal error."""
+
+    async def render(self, arguments: dict[str, Any] | None, context: Context[Any, Any]) -> Any:
+        missing = [a.name for a in self.arguments or [] if a.required and not (arguments or {}).get(a.name)]
+        if missing:
+            raise MCPError(INVALID_PARAMS, f"prompt {self.name} needs the argument {', '.join(missing)}")
+        return await super().render(arguments, context)
 
 
 def _prompt(path: Path) -> Prompt:
@@ -36,23 +48,18 @@ def _prompt(path: Path) -> Prompt:
         raise ValueError(f"{path.name} has no front matter between `---` lines")
     meta = yaml.safe_load(front[1])
     arguments = [PromptArgument(**argument) for argument in meta.get("arguments", [])]
-    return Prompt(
+    return _FilePrompt(
         name=path.stem,
         title=meta["title"],
         description=meta["description"],
         arguments=arguments,
-        fn=_filled(path.stem, text[front.end() :].strip(), arguments),
+        fn=_filled(text[front.end() :].strip(), arguments),
         context_kwarg=None,
     )
 
 
-def _filled(name: str, body: str, arguments: list[PromptArgument]) -> Callable[..., str]:
-    """A function that fills the body in; a missing argument is an error that names it, in both protocol eras."""
-
+def _filled(body: str, arguments: list[PromptArgument]) -> Callable[..., str]:
     def fill(**given: Any) -> str:
-        missing = [a.name for a in arguments if a.required and not given.get(a.name)]
-        if missing:
-            raise MCPError(INVALID_PARAMS, f"prompt {name} needs {', '.join(missing)}")
         values = {a.name: str(given.get(a.name) or "not given") for a in arguments}
         return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), body)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import logging
 import os
 import signal
 import sys
@@ -98,6 +99,49 @@ def check_overlap_config(
 
 
 @tool(kind="read_only")
+def propose_overlap_config(
+    config: Config = None,
+    files: Files = None,
+    settings: Settings = None,
+    assume: AssumeArgument = None,
+    stack: StackArgument = "",
+    gpu: Gpu = None,
+    nodes: Count = None,
+    gpus_per_node: Count = None,
+    select: Select = None,
+    detail: Detail = "short",
+) -> Sequence[Result]:
+    """The smallest change that makes EP overlap legal, as a patch of the user's file, and what it gives up.
+
+    Use it after check_overlap_config said invalid, or to turn overlap on. Also ranks the dispatchers for the GPU and
+    gives the order of A/Bs. Writes no file.
+    """
+    question = _question(config, files, settings, assume, stack, gpu, nodes, gpus_per_node, select)
+    del detail  # taken by the answer
+    return verbs.propose_configuration(question, environment=_training_environment())
+
+
+@tool(kind="read_only")
+def detect_wgrad_conflicts(
+    config: Config = None,
+    files: Files = None,
+    settings: Settings = None,
+    stack: StackArgument = "",
+    gpu: Gpu = None,
+    select: Select = None,
+    detail: Detail = "short",
+) -> Sequence[Result]:
+    """delay_wgrad_compute against Transformer Engine version, CUDA-graph scope, fusion, bias and gradient reduction.
+
+    Use it before turning delayed weight gradients on. Returns the conflicts here, the matrix of graph scope against
+    Transformer Engine for this stack, and the ways out by what they keep.
+    """
+    question = _question(config, files, settings, "overlap_delay_wgrad", stack, gpu, None, None, select)
+    del detail  # taken by the answer
+    return verbs.wgrad_conflicts(question, environment=_training_environment())
+
+
+@tool(kind="read_only")
 def explain_rule(
     rule: Annotated[str, Field(description="Code or name: EPO104 or pipeline-needs-virtual-stages")],
 ) -> Sequence[Result]:
@@ -130,6 +174,7 @@ def build_server() -> MCPServer[Any]:
     from ep_overlap_mcp.prompt_files import load_prompts
     from ep_overlap_mcp.resources import add_resources
 
+    logging.basicConfig(stream=sys.stderr, level="WARNING", format="%(levelname)s %(name)s: %(message)s")
     server: MCPServer[Any] = MCPServer(
         "ep-overlap",
         title="EP overlap for Megatron",

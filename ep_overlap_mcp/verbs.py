@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ep_overlap_mcp.results.check import CheckResult, MegatronJudgement
+    from ep_overlap_mcp.results.conflicts import ConflictsResult
+    from ep_overlap_mcp.results.propose import ProposeResult
     from ep_overlap_mcp.sources.reading import Assignment, Reading
     from ep_overlap_mcp.training_env import TrainingEnvironment
 
@@ -58,6 +60,32 @@ def check_configuration(
             result = with_judgement(result, judgement(request, result, environment))
         results.append(result)
     return results
+
+
+def propose_configuration(question: Question, *, environment: TrainingEnvironment | None = None) -> list[ProposeResult]:
+    """The smallest change that makes each configuration legal, as a patch of its file, with dispatcher candidates."""
+    from ep_overlap_mcp.proposals import propose
+    from ep_overlap_mcp.sources import read_text
+
+    texts = _texts(question)
+
+    def reread(edited: Mapping[str, str]) -> list[Reading]:
+        select = {name: question.select for name in edited}
+        return [r for name, text in edited.items() for r in read_text(text, name, select=select[name])]
+
+    return [
+        propose(request, texts=texts, reread=reread if len(asked) == 1 else None)
+        for asked in [requests(question, environment)]
+        for request in asked
+    ]
+
+
+def wgrad_conflicts(question: Question, *, environment: TrainingEnvironment | None = None) -> list[ConflictsResult]:
+    """Delayed weight gradients against the stack, for each configuration."""
+    from ep_overlap_mcp.proposals import conflicts
+
+    asked = replace(question, assume=question.assume or "overlap_delay_wgrad")
+    return [conflicts(request) for request in requests(asked, environment)]
 
 
 def requests(question: Question, environment: TrainingEnvironment | None = None) -> list[Request]:
@@ -118,6 +146,13 @@ def _readings(question: Question) -> list[list[Reading]]:
         raise UsageError("more than one file holds several configurations; pick one of each with --select NAME")
     chosen = several[0] if several else parts[0]
     return [[reading for part in parts for reading in ([one] if part is chosen else part)] for one in chosen]
+
+
+def _texts(question: Question) -> dict[str, str]:
+    """The files of a question by the name that origins use."""
+    from ep_overlap_mcp.sources.files import open_text
+
+    return {str(path): open_text(path, question.roots) for path in question.files}
 
 
 def _overrides(statements: Sequence[str]) -> list[Assignment]:

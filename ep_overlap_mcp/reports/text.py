@@ -8,7 +8,9 @@ from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.results.check import CheckResult
+from ep_overlap_mcp.results.conflicts import ConflictsResult
 from ep_overlap_mcp.results.explain import ExplainResult, RuleList
+from ep_overlap_mcp.results.propose import ProposeResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -59,6 +61,50 @@ def _check_lines(result: CheckResult) -> Iterator[Line]:
     if result.megatron is not None:
         yield Line(_megatron_text(result), "" if result.megatron.agrees in (True, None) else "bold red")
     yield Line(f"{result.rules_checked} rules checked; `ep-overlap-mcp explain NAME` tells more about one", "dim")
+
+
+@lines.register(ProposeResult)
+def _propose_lines(result: ProposeResult) -> Iterator[Line]:
+    yield Line(result.summary, _VERDICTS[result.verdict_after])
+    for change in result.changes:
+        yield Line(f"  {change.path}: {_shown(change.before)} -> {_shown(change.to)}  ({', '.join(change.rules)})")
+        if change.gives_up:
+            yield Line(f"      gives up {change.gives_up}", "yellow")
+    for number, other in enumerate(result.alternatives, 1):
+        changes = ", ".join(f"{c.path}={_shown(c.to)}" for c in other)
+        yield Line(f"  alternative {number}: {changes}", "dim")
+    if result.patch is not None:
+        state = "verified: read again after the edit" if result.patch.verified else "to add; the file was not edited"
+        yield Line(f"  patch ({result.patch.format}, {state}):")
+        yield from (Line(text, _diff_style(text)) for text in result.patch.text.splitlines())
+    for candidate in result.dispatchers:
+        name = candidate.backend or candidate.dispatcher
+        yield Line(f"  dispatcher {name}: supported {candidate.supported}; {candidate.why}")
+    yield Line(f"  next: {result.next}")
+
+
+def _diff_style(text: str) -> str:
+    return {"+": "green", "-": "red", "@": "cyan"}.get(text[:1], "")
+
+
+@lines.register(ConflictsResult)
+def _conflicts_lines(result: ConflictsResult) -> Iterator[Line]:
+    yield Line(result.summary, _VERDICTS[result.verdict])
+    for finding in result.findings:
+        yield from _finding_lines(finding)
+    for undecided in result.undecided:
+        yield from _undecided_lines(undecided)
+    versions = list(dict.fromkeys(cell.transformer_engine for cell in result.matrix))
+    yield Line("  Transformer Engine".ljust(48) + "".join(version.rjust(9) for version in versions), "dim")
+    rows: dict[str, list[str]] = {}
+    for cell in result.matrix:
+        scope = " ".join(cell.scope) or ("" if cell.cuda_graph_impl == "none" else "(whole)")
+        rows.setdefault(f"  {cell.cuda_graph_impl} {scope}".rstrip(), []).append(cell.allowed)
+    yield from (Line(name.ljust(48) + "".join(word.rjust(9) for word in words)) for name, words in rows.items())
+    for way in result.way_out:
+        changes = ", ".join(f"{path}={_shown(value)}" for path, value in way.changes.items())
+        lost = f"; gives up {', '.join(way.gives_up)}" if way.gives_up else ""
+        yield Line(f"  way out: {changes} (keeps {', '.join(way.keeps)}{lost})")
 
 
 @lines.register(ExplainResult)
@@ -120,7 +166,7 @@ def _place(origin: Place) -> str:
 def _shown(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def _colored(spaced: Sequence[Line], width: int) -> str:
