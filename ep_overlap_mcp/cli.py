@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.training_env import TrainingEnvironment
     from ep_overlap_mcp.verbs import Question
 
-    Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+    Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - its only name
 
 BAD_INPUT = 2
 _EXIT = {"valid": 0, "invalid": 1, "undetermined": 3}

@@ -70,8 +70,7 @@ def propose_configuration(question: Question, *, environment: TrainingEnvironmen
     texts = _texts(question)
 
     def reread(edited: Mapping[str, str]) -> list[Reading]:
-        select = {name: question.select for name in edited}
-        return [r for name, text in edited.items() for r in read_text(text, name, select=select[name])]
+        return [r for name, text in edited.items() for r in read_text(text, name, select=question.select)]
 
     return [
         propose(request, texts=texts, reread=reread if len(asked) == 1 else None)

@@ -11,7 +11,22 @@ from ep_overlap_mcp.rules.engine import registered
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Rule
 
-FAMILIES = ("overlap", "wgrad", "graphs", "dispatcher", "pipeline", "environment", "benefit", "reading")
+FAMILIES = (
+    "overlap",
+    "mtp",
+    "recompute",
+    "offloading",
+    "wgrad",
+    "graphed_wgrad",
+    "precision",
+    "graphs",
+    "graph_choice",
+    "dispatcher",
+    "pipeline",
+    "environment",
+    "benefit",
+    "reading",
+)
 
 
 @lru_cache(maxsize=1)

@@ -6,6 +6,8 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from ep_overlap_mcp.rules.truth import TRUE, any_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -140,6 +142,19 @@ class Check:
 def violated(condition: Truth, message: str, *, expected: str = "", settings: Iterable[str] | None = None) -> Check:
     """The rule is violated where the condition holds. `settings` replaces the settings that were read."""
     return Check(condition, message, expected, None if settings is None else tuple(settings))
+
+
+def violated_by(
+    parts: Iterable[tuple[Truth, str]],
+    *,
+    when: Truth = TRUE,
+    expected: str = "",
+    settings: Iterable[str] | None = None,
+) -> Check:
+    """The rule is violated where `when` and any of the parts hold; the message says each part that does."""
+    said = list(parts)
+    message = "; ".join(text for condition, text in said if condition.value)
+    return violated(when & any_of(condition for condition, _ in said), message, expected=expected, settings=settings)
 
 
 @dataclass(frozen=True)

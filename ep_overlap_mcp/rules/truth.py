@@ -160,6 +160,10 @@ class Value:
         """Whether the value is one of these."""
         return self.test(lambda v: v in options)
 
+    def otherwise(self, default: Any) -> Value:
+        """This value, or the default where the field is left unset."""
+        return Value(default, origin=self.origin) if self.known and self.raw is None else self
+
     def __add__(self, other: Value | int) -> Value:
         return derived(lambda a, b: a + b, self, other)
 

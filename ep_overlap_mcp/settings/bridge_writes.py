@@ -26,6 +26,7 @@ def bridge_writes(settings: Effective) -> None:
         _packing(settings)
         _model_fields(settings)
         _distributed_optimizer_fields(settings)
+    _missing_backend(settings)
 
 
 def flex_backend_allowed(backend: str, gpu: str, settings: Effective) -> bool | None:
@@ -70,6 +71,14 @@ def _helper_write(settings: Effective, order: int, dispatcher: str, backend: str
 
 def _comm_overlap_written(settings: Effective) -> bool:
     return any(path.startswith("comm_overlap.") and s.written for path, s in settings.request.settings.items())
+
+
+def _missing_backend(settings: Effective) -> None:
+    """`validate_flex_dispatcher_backend` on main: flex without any backend becomes alltoall."""
+    flex = settings.value("model.moe_token_dispatcher_type") == "flex"
+    backend, flag = settings.value("model.moe_flex_dispatcher_backend"), settings.value("model.moe_enable_deepep")
+    if flex and backend is None and flag is not True and settings.release.bridge_within(">=0.7"):
+        settings.write("model.moe_token_dispatcher_type", "alltoall", "flex without a backend")
 
 
 def _packing(settings: Effective) -> None:

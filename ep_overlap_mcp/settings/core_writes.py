@@ -33,6 +33,7 @@ def core_writes(settings: Effective) -> None:
     _graph_modules(settings)
     _deprecated_graph_modules(settings)
     _local_graph_modules(settings)
+    _grouped_tensor(settings)
 
 
 def virtual_stages(settings: Effective) -> tuple[object, tuple[str, ...]]:
@@ -54,11 +55,12 @@ def _expert_tensor_parallel_size(settings: Effective) -> None:
 
 
 def _deepep_backend(settings: Effective) -> None:
-    flag = settings["model.moe_enable_deepep"]
-    if flag.value is True and settings.release.core.minor >= (0, 16):
-        backend = settings["model.moe_flex_dispatcher_backend"]
-        if backend.value in ("deepep", None) or not backend.written:
-            settings.write("model.moe_flex_dispatcher_backend", "deepep", "moe_enable_deepep")
+    """`moe_enable_deepep` chooses DeepEP over all but HybridEP; before 0.16 there is no other backend to choose."""
+    flag, backend = settings["model.moe_enable_deepep"], settings["model.moe_flex_dispatcher_backend"]
+    if settings.release.core.minor < (0, 16):
+        settings.write(backend.path, "deepep" if flag.value is True else None, "moe_enable_deepep", *flag.needs)
+    elif flag.value is True and backend.value != "hybridep":
+        settings.write(backend.path, "deepep", "moe_enable_deepep")
 
 
 def _virtual_stages_of_layout(settings: Effective) -> None:
@@ -137,3 +139,10 @@ def _local_graph_modules(settings: Effective) -> None:
     if isinstance(modules, list) and any(module in modules for module in pair):
         missing = [module for module in pair if module not in modules]
         settings.write(path, [*modules, *missing], "the local implementation captures both")
+
+
+def _grouped_tensor(settings: Effective) -> None:
+    """On main, the operation fuser with grouped GEMM takes the grouped tensor path."""
+    fuser, grouped = settings["model.use_transformer_engine_op_fuser"], settings["model.moe_grouped_gemm"]
+    if settings.release.core.within(">=0.20,!dev") and fuser.value is True and grouped.value is True:
+        settings.write("model.moe_use_grouped_tensor", value=True, why="op fuser with grouped GEMM")

@@ -19,7 +19,8 @@ def field_markdown(field: Field) -> str:
     if field.cli_defaults:
         rows.append("- default on Megatron-LM's command line: " + _by_release(field.cli_defaults, None))
     if field.flags:
-        rows.append(f"- Megatron-LM flag: {', '.join(f'`{flag}`' for flag in field.flags)}")
+        whose = "Megatron-LM flag" if field.command_line else "flag of launchers (Megatron-LM has none)"
+        rows.append(f"- {whose}: {', '.join(f'`{flag}`' for flag in field.flags)}")
     if field.off_flags:
         rows.append(f"- Megatron-LM flag that switches it off: {', '.join(f'`{flag}`' for flag in field.off_flags)}")
     others = (*field.aliases, *field.objects)

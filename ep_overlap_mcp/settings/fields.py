@@ -42,7 +42,10 @@ class ValueNotAllowedError(ValueError):
 
 @dataclass(frozen=True)
 class Field:
-    """One setting. `defaults` holds pairs (first release that has it, as major.minor or "main"; value)."""
+    """One setting. `defaults` holds pairs (first release that has it, as major.minor or "main"; value).
+
+    `command_line` is false where Megatron-LM's own parser has no such flag, though launchers around it use one.
+    """
 
     path: str
     type: str
@@ -54,6 +57,7 @@ class Field:
     choices: tuple[Any, ...] = ()
     flags: tuple[str, ...] = ()
     off_flags: tuple[str, ...] = ()
+    command_line: bool = True
     aliases: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
     deprecated_since: str | None = None
@@ -200,6 +204,7 @@ def _field(row: Mapping[str, Any]) -> Field:
         choices=tuple(row.get("choices", ())),
         flags=tuple(row.get("flags", ())),
         off_flags=tuple(row.get("off_flags", ())),
+        command_line=row.get("command_line", True),
         aliases=tuple(row.get("aliases", ())),
         objects=tuple(row.get("objects", ())),
         deprecated_since=deprecated.get("since"),

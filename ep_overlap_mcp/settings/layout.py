@@ -54,3 +54,33 @@ def _from_text(text: str) -> Layout | None:
 def _unquoted(text: str) -> str:
     """Shells and launchers leave quotes and backslashes around layouts."""
     return text.replace("\\", "").strip().strip("\"'").strip()
+
+
+def stage_faults(layout: Layout) -> list[str]:
+    """What is wrong with the ends and the layer kinds of a layout, whatever the model; empty where nothing is."""
+    flat = [kind for stage in layout.stages for kind in stage]
+    strange = sorted(set(flat) - set(_LETTERS.values()))
+    faults = [f"unknown layer kinds {', '.join(strange)}"] if strange else []
+    if not flat or flat[0] != "embedding" or flat.count("embedding") != 1:
+        faults.append("the embedding (E) must come first, once")
+    if not flat or flat[-1] != "loss" or flat.count("loss") != 1:
+        faults.append("the loss (L) must come last, once")
+    return faults
+
+
+def mtp_faults(layout: Layout, pp: int, *, beside_loss: bool) -> list[str]:
+    """Where MTP layers may not stand, for PP stages of one or more chunks; `beside_loss` as 0.15 asks."""
+    flat = [kind for stage in layout.stages for kind in stage]
+    if "mtp" not in flat or pp < 1 or len(layout.stages) % pp:
+        return []
+    faults = []
+    if "decoder" in flat[flat.index("mtp") :]:
+        faults.append("decoder layers (t) stand behind MTP layers (m)")
+    holders = [index for index, stage in enumerate(layout.stages) if "mtp" in stage]
+    if any(index < len(layout.stages) - pp for index in holders):
+        faults.append("MTP layers must be in the last chunk of their rank")
+    if len(holders) > 1:
+        faults.append("all MTP layers must be in one chunk")
+    if beside_loss and any(index != len(layout.stages) - 1 for index in holders):
+        faults.append("MTP layers must be in the last stage, beside the loss")
+    return faults

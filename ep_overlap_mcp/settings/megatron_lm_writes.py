@@ -26,6 +26,9 @@ def megatron_lm_writes(settings: Effective) -> None:
         settings.write("model.position_embedding_type", "rope", "--use-rotary-position-embeddings")
     _virtual_stages(settings)
     _point_to_point(settings)
+    if settings.value("model.num_moe_experts") == 0:
+        settings.write("model.num_moe_experts", None, "no experts")
+    _cpu_offloading(settings)
     if settings.value("model.tensor_model_parallel_size") == 1:
         settings.write("model.sequence_parallel", value=False, why="cleared at TP 1")
     graphs = settings["model.cuda_graph_impl"]
@@ -33,6 +36,13 @@ def megatron_lm_writes(settings: Effective) -> None:
         settings.write("rng.te_rng_tracker", value=True, why="turned on for CUDA graphs")
     delay = settings["model.delay_wgrad_compute"]
     settings.write("ddp.delay_wgrad_compute", delay.value, "--delay-wgrad-compute", *delay.needs)
+
+
+def _cpu_offloading(settings: Effective) -> None:
+    """Since 0.16 the count of offloaded layers turns offloading on."""
+    layers = settings.value("model.cpu_offloading_num_layers")
+    if isinstance(layers, int) and layers > 0 and settings.release.core.minor >= (0, 16):
+        settings.write("model.cpu_offloading", value=True, why="--cpu-offloading-num-layers")
 
 
 def _virtual_stages(settings: Effective) -> None:

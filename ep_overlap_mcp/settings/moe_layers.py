@@ -1,7 +1,7 @@
-"""Which decoder layers are MoE: what `moe_layer_freq` says.
+"""Which decoder layers are MoE: `moe_layer_freq` as a number, a list, or the expression Megatron-LM's flag takes.
 
-Source: `get_gpt_decoder_layer_specs`, NVIDIA/Megatron-LM@core_v0.16.1
-megatron/core/models/gpt/gpt_layer_specs.py:579-607, and `moe_freq_type`, megatron/training/arguments.py:231-256.
+Grammar as in `moe_freq_type`, NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py: a number N makes every
+N-th layer MoE, beginning with the first; `([0]*3+[1]*27)` and lists say 1 for MoE and 0 for dense.
 """
 
 from __future__ import annotations
@@ -12,50 +12,44 @@ from typing import Any
 _MOST_LAYERS = 65536
 
 
-def moe_layers(freq: Any, num_layers: int) -> tuple[bool, ...] | None:
-    """One flag a decoder layer, first layer first; None where Megatron could not build the model.
-
-    An integer N makes every Nth layer MoE, starting with the first; a list names each layer (1 MoE, 0 dense), and so
-    does the text of a list expression such as `[0]*1+[1]*23`.
-    """
-    pattern = layer_pattern(freq)
-    if isinstance(pattern, int):
-        return tuple(i % pattern == 0 for i in range(num_layers)) if pattern > 0 else None
-    if pattern is None or len(pattern) != num_layers or set(pattern) - {0, 1}:
+def layer_pattern(value: Any) -> int | list[int] | None:
+    """The number or the pattern; None where it is neither."""
+    if isinstance(value, bool):
         return None
-    return tuple(bool(layer) for layer in pattern)
-
-
-def layer_pattern(freq: Any) -> int | list[Any] | None:
-    """The integer or the list that a frequency means, its text evaluated; None for anything else."""
-    if isinstance(freq, str):
-        freq = _evaluated(freq)
-    if isinstance(freq, bool):
+    if isinstance(value, int):
+        return value
+    if isinstance(value, list):
+        return value if all(isinstance(layer, int) for layer in value) else None
+    if not isinstance(value, str) or len(value) > 4096:
         return None
-    return freq if isinstance(freq, (int, list)) else None
-
-
-def _evaluated(text: str) -> Any:
-    """Lists, integers, `+` and `*` only: nothing that could run."""
     try:
-        return _value(ast.parse(text.strip().strip("\"'"), mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        return layer_pattern(_evaluated(ast.parse(value.strip(), mode="eval").body))
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
 
 
-def _value(node: ast.AST) -> Any:
+def moe_layers(value: Any, layers: int) -> list[int] | None:
+    """1 for each MoE layer and 0 for each dense one; None where `moe_layer_freq` does not say."""
+    freq = layer_pattern(value)
+    if isinstance(freq, int):
+        return [int(layer % freq == 0) for layer in range(layers)] if freq > 0 else None
+    return freq
+
+
+def _evaluated(node: ast.expr) -> Any:
+    """Numbers, lists, and their sums and products; nothing is executed."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return [_value(element) for element in node.elts]
+    if isinstance(node, ast.List):
+        return [_evaluated(item) for item in node.elts]
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
-        left, right = _value(node.left), _value(node.right)
+        left, right = _evaluated(node.left), _evaluated(node.right)
         if isinstance(node.op, ast.Add):
             return left + right
         if _size(left) * _size(right) > _MOST_LAYERS:
             raise ValueError("longer than any model")
         return left * right
-    raise ValueError("no list expression")
+    raise ValueError("not a pattern")
 
 
 def _size(operand: Any) -> int:
