@@ -6,15 +6,17 @@ Exit codes: 0 valid, 1 invalid, 2 bad usage or unreadable input, 3 undetermined.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp import __version__
+from ep_overlap_mcp.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from typing import TypeAlias
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - its only name
 
 BAD_INPUT = 2
+# A person at the command line may name any file; agents are held to their roots.
+_ANYWHERE = (Path("/"),)
 _EXIT = {"valid": 0, "invalid": 1, "undetermined": 3}
 
 
@@ -38,16 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except ValueError as problem:
-        if not _is_refusal(problem):
-            raise
+    except Refusal as problem:
         print(f"ep-overlap-mcp: {problem}", file=sys.stderr)  # noqa: T201
         return BAD_INPUT
-
-
-def _is_refusal(problem: ValueError) -> bool:
-    """Whether this is one of our own refusals of bad input, whose text is written for the caller."""
-    return type(problem).__module__.startswith("ep_overlap_mcp")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,6 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(verbs)
     _add_propose(verbs)
     _add_conflicts(verbs)
+    _add_diagnose(verbs)
+    _add_profile(verbs)
+    _add_estimate(verbs)
     _add_explain(verbs)
     _add_environment(verbs)
     return parser
@@ -112,6 +112,55 @@ def _add_question(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--select", metavar="NAME", help="one of several recipe functions or commands in a file")
 
 
+def _add_diagnose(verbs: Verbs) -> None:
+    diagnose = verbs.add_parser("diagnose", help="causes of a failed, hung, wrong or slower run")
+    diagnose.add_argument("logs", nargs="*", metavar="LOG", help="log files, one or one a rank")
+    diagnose.add_argument("--text", help="an error text instead of a file")
+    diagnose.add_argument("--symptom", help="in words, such as `slower after delay_wgrad_compute`, hang, nan")
+    diagnose.add_argument("--before", metavar="FILE", help="the configuration that was fine")
+    diagnose.add_argument("--after", metavar="FILE", help="the configuration that is not")
+    diagnose.add_argument("--stack", default="", metavar="NAME==VERSION,…", help="versions that the logs do not print")
+    diagnose.add_argument("--format", choices=("text", "json"), default="text")
+    diagnose.set_defaults(run=_diagnose)
+
+
+def _add_profile(verbs: Verbs) -> None:
+    profile = verbs.add_parser("profile", help="hidden and exposed communication from a profile")
+    profile.add_argument("files", nargs="+", metavar="FILE", help="Kineto JSON or nsys SQLite, or a folder of ranks")
+    profile.add_argument("--before", metavar="FILE", help="the profile to compare with")
+    profile.add_argument("--compat", choices=("none", "hta"), default="none", help="whose definition of overlap")
+    profile.add_argument("--html", metavar="PAGE", help="write a page with lanes of compute and communication")
+    profile.add_argument("--format", choices=("text", "json"), default="text")
+    profile.set_defaults(run=_profile)
+
+
+_ESTIMATE_NUMBERS = (
+    ("tokens-per-rank", int, True, "tokens of one microbatch on one rank: sequence x micro batch / (TP x CP)"),
+    ("hidden-size", int, True, ""),
+    ("topk", int, True, "experts a token goes to"),
+    ("expert-parallel", int, True, "EP"),
+    ("moe-layers", float, True, "MoE layers of one rank"),
+    ("microbatches", int, True, "of one step"),
+    ("gpus-per-node", int, False, "GPUs that NVLink joins"),
+    ("bandwidth-gb-s", float, False, "what the dispatcher reaches"),
+    ("step-ms", float, False, "measured step with overlap off"),
+    ("exposed-ms", float, False, "measured exposed communication a step"),
+    ("pipeline-parallel", int, False, "PP"),
+    ("virtual-pipeline", int, False, "VPP"),
+)
+
+
+def _add_estimate(verbs: Verbs) -> None:
+    estimate = verbs.add_parser("estimate", help="a ceiling and a band for the gain, before a run")
+    for name, kind, required, text in _ESTIMATE_NUMBERS:
+        estimate.add_argument(f"--{name}", type=kind, required=required, metavar="N", help=text)
+    estimate.add_argument("--dispatcher", choices=("alltoall", "deepep", "hybridep"), default="alltoall")
+    estimate.add_argument("--gpu", metavar="NAME")
+    estimate.add_argument("--full-recompute", action="store_true")
+    estimate.add_argument("--format", choices=("text", "json"), default="text")
+    estimate.set_defaults(run=_estimate)
+
+
 def _add_explain(verbs: Verbs) -> None:
     explain = verbs.add_parser("explain", help="print a rule's page: what, why, example, fix, source")
     explain.add_argument("rule", nargs="?", help="code or name; without one, all rules are listed")
@@ -156,7 +205,7 @@ def _question(options: argparse.Namespace) -> Question:
         nodes=options.nodes,
         gpus_per_node=options.gpus_per_node,
         select=options.select,
-        roots=(Path("/"),),  # a person at the command line may name any file; agents are held to their roots
+        roots=_ANYWHERE,
     )
 
 
@@ -211,6 +260,73 @@ def _conflicts(options: argparse.Namespace) -> int:
     return next(code for code in (1, 3, 0) if code in codes)
 
 
+def _diagnose(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp.verbs import Question, diagnose_run
+
+    sides = {
+        side: Question(files=(Path(name),), stack=options.stack, roots=_ANYWHERE)
+        for side in ("before", "after")
+        if (name := getattr(options, side))
+    }
+    with _progress("reading logs") as advance:
+        result = diagnose_run(
+            [Path(name) for name in options.logs],
+            text=options.text,
+            symptom=options.symptom,
+            stack=options.stack,
+            roots=_ANYWHERE,
+            on_progress=lambda done, total: advance(done / max(total, 1)),
+            **sides,
+        )
+    _print([result], options.format)
+    return 0
+
+
+def _profile(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp.verbs import analyze_profile
+
+    with _progress("reading profiles") as advance:
+        result = analyze_profile(
+            [Path(name) for name in options.files],
+            before=Path(options.before) if options.before else None,
+            compat=options.compat,
+            page=Path(options.html) if options.html else None,
+            roots=_ANYWHERE,
+            on_progress=advance,
+        )
+    _print([result], options.format)
+    return 0
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp.profiles import estimate
+
+    names = [name.replace("-", "_") for name, *_ in _ESTIMATE_NUMBERS]
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    _print(
+        [estimate(**given, dispatcher=options.dispatcher, gpu=options.gpu, full_recompute=options.full_recompute)],
+        options.format,
+    )
+    return 0
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Callable[[float], None]]:
+    """A bar on stderr for work beyond two seconds, where someone looks at it."""
+    if not sys.stderr.isatty():
+        yield lambda _share: None
+        return
+    import time
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    begun = time.monotonic()
+    with Progress(console=Console(stderr=True), transient=True, disable=False) as bar:
+        task = bar.add_task(what, total=1.0, visible=False)
+        yield lambda share: bar.update(task, completed=share, visible=time.monotonic() - begun > 2)
+
+
 def _explain(options: argparse.Namespace) -> int:
     from ep_overlap_mcp.rules.explain import explain_rule, list_rules
 
@@ -226,8 +342,6 @@ def _environment(options: argparse.Namespace) -> int:
 
 
 def _training_environment(python: str | None) -> AbstractContextManager[TrainingEnvironment | None]:
-    import contextlib
-
     if python is None:
         return contextlib.nullcontext()
     from ep_overlap_mcp.training_env import TrainingEnvironment

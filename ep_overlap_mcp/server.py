@@ -20,6 +20,7 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from ep_overlap_mcp import __version__, verbs
+from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.reports.brief import brief, without_empty
 from ep_overlap_mcp.results.base import Result  # noqa: TC001 - the SDK reads the annotations
 from ep_overlap_mcp.settings.request import Assume
@@ -142,6 +143,93 @@ def detect_wgrad_conflicts(
 
 
 @tool(kind="read_only")
+def diagnose_run(
+    logs: Annotated[list[str] | None, Field(description="Log files, one or one a rank")] = None,
+    text: Annotated[str | None, Field(description="An error text")] = None,
+    symptom: Annotated[str | None, Field(description="In words: slower after delay_wgrad_compute, hang, nan")] = None,
+    before: Annotated[list[str] | None, Field(description="Configuration files that were fine")] = None,
+    after: Annotated[list[str] | None, Field(description="Configuration files that are not")] = None,
+    stack: StackArgument = "",
+    detail: Detail = "short",
+) -> Sequence[Result]:
+    """Causes of a failed, hung, wrong or slower run, ranked, each with its evidence, test and fix.
+
+    Use it with any of logs, an error text, a symptom and two configurations. A candidate is not a finding: run the
+    test it names before telling the user the cause.
+    """
+    del detail  # taken by the answer
+    return [
+        verbs.diagnose_run(
+            [Path(name) for name in logs or ()],
+            text=text,
+            symptom=symptom,
+            before=_configuration(before, stack),
+            after=_configuration(after, stack),
+            stack=stack,
+            roots=allowed_roots(),
+        )
+    ]
+
+
+@tool(kind="read_only")
+def analyze_overlap_profile(
+    profiles: Annotated[list[str], Field(description="Kineto JSON or nsys SQLite files, or a folder of ranks")],
+    before: Annotated[str | None, Field(description="Profile to compare with")] = None,
+    compat: Annotated[Literal["none", "hta"], Field(description="hta: HolisticTraceAnalysis's definition")] = "none",
+    detail: Detail = "short",
+) -> Sequence[Result]:
+    """Exposed and hidden communication from a profile, per device and step, DeepEP and HybridEP kernels included.
+
+    Use it to prove that overlap happens. The hidden share is not the gain: only unprofiled step times show that.
+    """
+    del detail  # taken by the answer
+    paths = [Path(name) for name in profiles]
+    other = Path(before) if before else None
+    return [verbs.analyze_profile(paths, before=other, compat=compat, roots=allowed_roots())]
+
+
+@tool(kind="read_only")
+def estimate_overlap_gain(
+    tokens_per_rank: Annotated[int, Field(ge=1, description="Of one microbatch: sequence x micro batch / (TP x CP)")],
+    hidden_size: Annotated[int, Field(ge=1)],
+    topk: Annotated[int, Field(ge=1)],
+    expert_parallel: Annotated[int, Field(ge=1, description="EP")],
+    moe_layers: Annotated[float, Field(gt=0, description="MoE layers of one rank")],
+    microbatches: Annotated[int, Field(ge=1, description="Of one step")],
+    dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall",
+    gpu: Gpu = None,
+    gpus_per_node: Count = None,
+    bandwidth_gb_s: float | None = None,
+    step_ms: Annotated[float | None, Field(description="Measured step, overlap off")] = None,
+    exposed_ms: Annotated[float | None, Field(description="Measured exposed communication a step")] = None,
+    detail: Detail = "short",
+) -> Sequence[Result]:
+    """A ceiling and a band for the speedup of EP overlap, or "not worth it"; never a point forecast.
+
+    Use it before a run, to decide whether an A/B is worth it. Every assumption is listed with its origin.
+    """
+    from ep_overlap_mcp.profiles import estimate
+
+    del detail  # taken by the answer
+    return [
+        estimate(
+            tokens_per_rank=tokens_per_rank,
+            hidden_size=hidden_size,
+            topk=topk,
+            expert_parallel=expert_parallel,
+            moe_layers=moe_layers,
+            microbatches=microbatches,
+            dispatcher=dispatcher,
+            gpu=gpu,
+            gpus_per_node=gpus_per_node,
+            bandwidth_gb_s=bandwidth_gb_s,
+            step_ms=step_ms,
+            exposed_ms=exposed_ms,
+        )
+    ]
+
+
+@tool(kind="read_only")
 def explain_rule(
     rule: Annotated[str, Field(description="Code or name: EPO104 or pipeline-needs-virtual-stages")],
 ) -> Sequence[Result]:
@@ -227,6 +315,10 @@ def _question(
     )
 
 
+def _configuration(files: list[str] | None, stack: str) -> verbs.Question | None:
+    return verbs.Question(files=tuple(map(Path, files)), stack=stack, roots=allowed_roots()) if files else None
+
+
 def allowed_roots() -> tuple[Path, ...]:
     """Folders that files may be read from: those of EP_OVERLAP_ROOTS, or the working directory."""
     named = os.environ.get("EP_OVERLAP_ROOTS", "")
@@ -258,9 +350,7 @@ def _answering(function: Callable[..., Sequence[Result]]) -> Callable[..., CallT
     def call(**arguments: Any) -> CallToolResult:
         try:
             results = function(**arguments)
-        except ValueError as problem:
-            if not type(problem).__module__.startswith("ep_overlap_mcp"):
-                raise
+        except Refusal as problem:
             raise ToolError(str(problem)) from problem
         return _answer(results, full=arguments.get("detail") == "full")
 

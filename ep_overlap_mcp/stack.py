@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from ep_overlap_mcp.refusal import Refusal
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -46,7 +48,7 @@ _NEWEST = {"main": Version("0.20.0"), "dev": Version("0.20.0")}
 _NEWEST_BRIDGE = Version("0.7.0")
 
 
-class StackError(ValueError):
+class StackError(Refusal):
     """A stack that cannot be understood; the text names the component and what is allowed."""
 
 

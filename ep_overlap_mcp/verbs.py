@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.settings.request import Assume, Request, build_request
 from ep_overlap_mcp.stack import Component, Stack, StackError, parse_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ep_overlap_mcp.results.check import CheckResult, MegatronJudgement
     from ep_overlap_mcp.results.conflicts import ConflictsResult
+    from ep_overlap_mcp.results.diagnose import DiagnoseResult
+    from ep_overlap_mcp.results.profile import ProfileResult
     from ep_overlap_mcp.results.propose import ProposeResult
     from ep_overlap_mcp.sources.reading import Assignment, Reading
     from ep_overlap_mcp.training_env import TrainingEnvironment
 
 
-class UsageError(ValueError):
+class UsageError(Refusal):
     """An argument that makes no sense; the text names it and says what is allowed. Exit code 2."""
 
 
@@ -85,6 +88,66 @@ def wgrad_conflicts(question: Question, *, environment: TrainingEnvironment | No
 
     asked = replace(question, assume=question.assume or "overlap_delay_wgrad")
     return [conflicts(request) for request in requests(asked, environment)]
+
+
+def diagnose_run(
+    logs: Sequence[Path] = (),
+    *,
+    text: str | None = None,
+    symptom: str | None = None,
+    before: Question | None = None,
+    after: Question | None = None,
+    stack: str = "",
+    roots: Sequence[Path] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> DiagnoseResult:
+    """Causes for logs, an error text, a symptom or two configurations; raises Refusal for what cannot be read."""
+    from ep_overlap_mcp.diagnosis import diagnose
+    from ep_overlap_mcp.sources.files import allowed
+
+    versions = {name: c.version or "none" for name, c in parse_stack(stack).components.items()}
+    return diagnose(
+        [allowed(path, roots) for path in logs],
+        text=text,
+        symptom=symptom,
+        before=effective_settings(before) if before else None,
+        after=effective_settings(after) if after else None,
+        stack=versions,
+        on_progress=on_progress,
+    )
+
+
+def analyze_profile(
+    paths: Sequence[Path],
+    *,
+    before: Path | None = None,
+    compat: Literal["none", "hta"] = "none",
+    page: Path | None = None,
+    roots: Sequence[Path] | None = None,
+    on_progress: Callable[[float], None] | None = None,
+) -> ProfileResult:
+    """Exposed and hidden communication of profiles, alone or against `before`; `page` is written as HTML."""
+    from ep_overlap_mcp.profiles import analyze, draw
+    from ep_overlap_mcp.sources.files import allowed
+
+    read = [allowed(path, roots) for path in paths]
+    other = allowed(before, roots) if before else None
+    result = analyze(read, compat=compat, before=other, on_progress=on_progress)
+    if page is not None:
+        from ep_overlap_mcp.reports.profile_page import profile_page
+
+        page.write_text(profile_page(result, draw(read, before=other)), encoding="utf-8")
+    return result
+
+
+def effective_settings(question: Question) -> dict[str, object]:
+    """The known effective settings of the one configuration that a question holds, by path."""
+    from ep_overlap_mcp.rules.checking import check
+
+    asked = requests(replace(question, assume="as_written"))
+    if len(asked) != 1:
+        raise UsageError("a comparison takes one configuration on each side; pick one with --select NAME")
+    return {path: s.value for path, s in check(asked[0]).settings.items() if s.origin.kind != "unknown"}
 
 
 def requests(question: Question, environment: TrainingEnvironment | None = None) -> list[Request]:

@@ -10,12 +10,12 @@ from ep_overlap_mcp.diagnosis.prefixes import rank_of_file
 from ep_overlap_mcp.diagnosis.ranking import first_failure, rank
 from ep_overlap_mcp.diagnosis.reading import read_logs
 from ep_overlap_mcp.diagnosis.regression import Triage, supports, triage
-from ep_overlap_mcp.diagnosis.step_time import compare_step_times
+from ep_overlap_mcp.diagnosis.step_time import change_point, compare_step_times
 from ep_overlap_mcp.diagnosis.symptoms import candidates
 from ep_overlap_mcp.results.diagnose import ChangedSetting, DiagnoseResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ep_overlap_mcp.diagnosis.evidence import Evidence
@@ -45,7 +45,7 @@ def diagnose(
         raise NothingToDiagnose
     evidence = read_logs(logs, text, stack, on_progress)
     found = _triage(evidence, before, after, symptom)
-    extra = [*candidates(symptom or ""), *(supports(found, after or {}) if found else ())]
+    extra = [*candidates(symptom or ""), *(supports(found) if found else ())]
     causes, ruled_out = rank(evidence, extra)
     first = first_failure(evidence)
     return DiagnoseResult(
@@ -85,9 +85,7 @@ def _summary(causes: list[Cause], first: FirstFailure | None, found: Triage | No
         parts.append(f"First to fail: {who}, {first.file}:{first.line}.")
     if found:
         parts += _changes(found)
-    if change := _step_times(evidence):
-        parts.append(change)
-    return " ".join(parts)
+    return " ".join([*parts, *_steps(evidence)])
 
 
 def _first_cause(causes: list[Cause]) -> str:
@@ -114,13 +112,22 @@ def _changes(found: Triage) -> list[str]:
     return parts
 
 
-def _step_times(evidence: Evidence) -> str:
-    files = _two_runs(evidence)
-    if not files:
-        return ""
-    before, after = ([i.ms for i in evidence.iterations if i.ms and i.line.file == file] for file in files)
-    change = compare_step_times(before, after)
-    return f"{files[1]} takes {change}." if change else ""
+def _steps(evidence: Evidence) -> Iterator[str]:
+    """What the logged steps say: two runs compared, one run that became slower, steps without a gradient."""
+    skipped, nans = (sum(getattr(i, kind) for i in evidence.iterations) for kind in ("skipped", "nan"))
+    if skipped or nans:
+        yield f"{skipped} steps were skipped, {nans} had NaN."
+    runs = {file: [i for i in evidence.iterations if i.ms and i.line.file == file] for file in evidence.files()}
+    if two := _two_runs(evidence):
+        before, after = ([i.ms or 0.0 for i in runs[file]] for file in two)
+        if change := compare_step_times(before, after):
+            yield f"{two[1]} takes {change}."
+    elif len(runs) == 1:
+        steps = next(iter(runs.values()))
+        found = change_point([i.ms or 0.0 for i in steps])
+        if found and found[1].verdict == "slower":
+            place, change = found
+            yield f"From {steps[place].line.file}:{steps[place].line.number} on a step takes {change}."
 
 
 def _two_runs(evidence: Evidence) -> list[str]:

@@ -33,7 +33,7 @@ def brief(result: Result, limit: int = LIMIT) -> dict[str, Any]:
     return answer
 
 
-def without_empty(value: Any) -> Any:
+def without_empty(value: dict[str, Any]) -> dict[str, Any]:
     """The same object without nulls and empty containers inside objects; the top level keeps its lists."""
     return {key: _pruned(item) for key, item in value.items() if item is not None}
 

@@ -20,8 +20,7 @@ def as_sarif(results: Sequence[CheckResult], exit_code: int) -> str:
     """One run with every finding; an undecided rule is a result of kind `open`, never left out."""
     named: dict[str, str] = {}
     for result in results:
-        for item in (*result.findings, *result.undecided):
-            named.setdefault(item.rule, item.name)
+        named |= {f.rule: f.name for f in result.findings} | {u.rule: u.name for u in result.undecided}
     index = {code: position for position, code in enumerate(sorted(named))}
     found = [
         entry

@@ -26,12 +26,13 @@ from ep_overlap_mcp.settings.bridge_writes import flex_backend_allowed
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
     from ep_overlap_mcp.rules.view import View
+    from ep_overlap_mcp.stack import Framework
 
 CONNECTIONS = "env.CUDA_DEVICE_MAX_CONNECTIONS"
 HELPER = "bridge.apply_flex_dispatcher_backend"
 
 _BACKEND_FILE = "training/flex_dispatcher_backend.py"
-_NOT_BRIDGE = ("megatron-core", "megatron-lm")
+_NOT_BRIDGE: tuple[Framework, ...] = ("megatron-core", "megatron-lm")
 
 
 @rule(
@@ -39,7 +40,7 @@ _NOT_BRIDGE = ("megatron-core", "megatron-lm")
     "torch-at-least-2-6",
     ERROR,
     enforced=[core(), bridge()],
-    source=[core_config("0.16.1", "1852-1856"), bridge_setup("main", "493-495")],
+    source=[core_config("0.16.1", "1852-1856"), bridge_setup("main", "493")],
     unknown=MET,
 )
 def torch_at_least_2_6(view: View) -> Check:
@@ -64,7 +65,11 @@ def torch_at_least_2_6(view: View) -> Check:
     "deepep-needs-supported-gpu",
     ERROR,
     enforced=[bridge(), evidence(on=_NOT_BRIDGE)],
-    source=[megatron_bridge("main", _BACKEND_FILE, "96-104"), megatron_bridge("0.3.1", _BACKEND_FILE, "74-80")],
+    source=[
+        megatron_bridge("main", _BACKEND_FILE, "96-104"),
+        megatron_bridge("0.3.1", _BACKEND_FILE, "74-78"),
+        "https://github.com/deepseek-ai/DeepEP/issues/579",
+    ],
     fixes=[
         put(moe_flex_dispatcher_backend="hybridep"),
         put(moe_token_dispatcher_type="alltoall", gives_up="a fused dispatcher"),
@@ -93,7 +98,7 @@ def deepep_needs_supported_gpu(view: View) -> Check:
     "hybridep-needs-supported-gpu",
     ERROR,
     enforced=[bridge(), evidence(">=0.16", on=_NOT_BRIDGE)],
-    source=[megatron_bridge("main", _BACKEND_FILE, "106-110"), megatron_bridge("0.2.0", _BACKEND_FILE, "77-79")],
+    source=[megatron_bridge("main", _BACKEND_FILE, "105-109"), megatron_bridge("0.2.0", _BACKEND_FILE, "79-81")],
     fixes=[put(moe_token_dispatcher_type="alltoall", gives_up="a fused dispatcher")],
 )
 def hybridep_needs_supported_gpu(view: View) -> Check:
@@ -141,7 +146,7 @@ def ncclep_needs_hopper(view: View) -> Check:
     "hybridep-on-ampere-unproven",
     WARNING,
     enforced=[evidence(">=0.16")],
-    source=megatron_bridge("main", _BACKEND_FILE, "106-110"),
+    source=megatron_bridge("main", _BACKEND_FILE, "105-109"),
     unknown=NOTED,
 )
 def hybridep_on_ampere_unproven(view: View) -> Check:
@@ -164,7 +169,7 @@ def hybridep_on_ampere_unproven(view: View) -> Check:
     "more-than-one-cuda-connection",
     WARNING,
     enforced=[megatron_lm(">=0.14"), evidence(">=0.14")],
-    source=[arguments("0.16.1", "924-950")],
+    source=[arguments("0.16.1", "924-950"), "https://github.com/NVIDIA/Megatron-LM/issues/2180"],
     unknown=NOTED,
     fixes=[put_paths({CONNECTIONS: 32})],
 )
@@ -224,7 +229,7 @@ def one_cuda_connection_without_overlap(view: View) -> Check:
     source=[
         arguments("0.16.1", "622-623"),
         arguments("0.16.1", "687-688"),
-        megatron_bridge("main", "training/config.py", "1107-1112"),
+        megatron_bridge("main", "training/config.py", "1110-1112"),
     ],
     unknown=NOTED,
     fixes=[put_paths({CONNECTIONS: 8})],
@@ -276,7 +281,7 @@ def grouped_gemm_needs_ampere(view: View) -> Check:
     "deepep-nvshmem-match",
     WARNING,
     enforced=[evidence()],
-    source="deepseek-ai/DeepEP@v1.2.1:README.md",
+    source=["https://github.com/NVIDIA-NeMo/RL/issues/4027", "https://github.com/NVIDIA-NeMo/Automodel/pull/2614"],
     unknown=NOTED,
     fixes=[put(moe_token_dispatcher_type="alltoall", gives_up="DeepEP")],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
+from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.results.explain import ExplainResult, RuleLine, RuleList
 from ep_overlap_mcp.rules import all_rules, find_rule
 
@@ -18,7 +19,7 @@ _WHEN_UNKNOWN = {
 }
 
 
-class UnknownRuleError(ValueError):
+class UnknownRuleError(Refusal):
     """No rule has that code or name; the text names near ones. Exit code 2."""
 
 

@@ -257,9 +257,9 @@ def no_moe_in_recompute_modules(view: View) -> Check:
 
     Fix: drop `moe`; `moe_act` and `layernorm` save some of the memory.
     """
-    modules = view["model.recompute_modules"]
+    modules, old_flag = view["model.recompute_modules"], view["model.moe_layer_recompute"]
     return violated(
-        view.overlap & modules.has("moe"),
+        view.overlap & (modules.has("moe") | old_flag.on),
         f"`recompute_modules` is {modules}; EP overlap excludes moe",
         expected="no moe in recompute_modules",
     )

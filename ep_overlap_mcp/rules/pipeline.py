@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.rules.engine import (
     ERROR,
-    INFO,
     NOTED,
     WARNING,
     Fix,
@@ -17,20 +16,18 @@ from ep_overlap_mcp.rules.engine import (
     evidence,
     megatron_lm,
     put,
-    put_paths,
     rule,
     run_time,
     violated,
     violated_by,
 )
 from ep_overlap_mcp.rules.sources import arguments, megatron
-from ep_overlap_mcp.rules.truth import derived, truth
+from ep_overlap_mcp.rules.truth import derived
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ep_overlap_mcp.rules.engine import Check
-    from ep_overlap_mcp.rules.truth import Truth, Value
     from ep_overlap_mcp.rules.view import View
 
 PP = "model.pipeline_model_parallel_size"
@@ -169,7 +166,7 @@ def p2p_modes_exclusive(view: View) -> Check:
     enforced=[evidence(">=0.14")],
     source=[
         megatron("0.16.1", "core/pipeline_parallel/schedules.py", "738-795"),
-        megatron("0.16.1", "core/pipeline_parallel/combined_1f1b.py", "60-110"),
+        megatron("0.16.1", "core/pipeline_parallel/combined_1f1b.py", "34-107"),
     ],
     unknown=NOTED,
     fixes=[Fix(lambda view: _larger_batch(view, _useful_count(view)), safe=False, gives_up="the global batch size")],
@@ -204,6 +201,7 @@ def too_few_microbatches_to_overlap(view: View) -> Check:
     source=[
         megatron("0.16.1", "core/models/gpt/fine_grained_callables.py", "46-85"),
         megatron("0.17.0", "core/models/gpt/fine_grained_callables.py", "79-87"),
+        "https://github.com/NVIDIA/Megatron-LM/issues/1862",
     ],
     fixes=[Fix(lambda view: _half_the_ranks(view), safe=False, gives_up="half of the expert parallel ranks")],  # noqa: PLW0108
 )
@@ -430,5 +428,3 @@ def _half_the_ranks(view: View) -> Iterable[Mapping[str, int]]:
     ep = view.effective["model.expert_model_parallel_size"]
     if ep.known and isinstance(ep.value, int) and ep.value >= 4 and ep.value % 2 == 0:
         yield {ep.path: ep.value // 2}
-
-

@@ -161,7 +161,7 @@ class Value:
         return self.test(lambda v: v in options)
 
     def otherwise(self, default: Any) -> Value:
-        """This value, or the default where the field is left unset."""
+        """The value, or the default where the field is left unset."""
         return Value(default, origin=self.origin) if self.known and self.raw is None else self
 
     def __add__(self, other: Value | int) -> Value:

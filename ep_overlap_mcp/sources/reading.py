@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.settings.fields import ValueNotAllowedError, field_table
 from ep_overlap_mcp.settings.setting import UNKNOWN
 
@@ -22,7 +23,7 @@ OmissionKind = Literal[
 ]
 
 
-class UnreadableError(ValueError):
+class UnreadableError(Refusal):
     """A source that cannot be read at all; the text says which, where and what to do. Exit code 2."""
 
 

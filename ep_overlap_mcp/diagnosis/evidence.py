@@ -1,0 +1,170 @@
+"""What a log states, frozen: the reader produces it, the detectors only look at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+# settings that a dump without sections prints beside the model's own
+_OWNERS = {
+    "micro_batch_size": "train",
+    "global_batch_size": "train",
+    "moe_a2a_overlap": "harness",
+    "overlap_grad_reduce": "ddp",
+    "overlap_param_gather": "ddp",
+    "use_distributed_optimizer": "ddp",
+    "use_megatron_fsdp": "ddp",
+}
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ep_overlap_mcp.diagnosis.signatures import Signature
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of one file, prefixes (ANSI, rank, time) taken off; `time` is in seconds within a year."""
+
+    file: str
+    number: int
+    text: str
+    rank: int | None = None
+    time: float | None = None
+    order: int = 0
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A signature found in a line; `frames` are the stack frames read just before it on the same rank."""
+
+    signature: Signature
+    line: Line
+    frames: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception or an abort; `recognised` when a signature explains it, `waits` when it says a peer is missing."""
+
+    line: Line
+    recognised: bool
+    follows: bool
+    waits: bool = False
+    frames: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A setting as printed; `form` is table, yaml, override (`name=value`) or flag (`--name value`)."""
+
+    name: str
+    section: str
+    value: object
+    form: str
+    line: Line
+
+    @property
+    def path(self) -> str:
+        """The canonical path as far as the print tells it: section, `env.` for capitals, else the bare name."""
+        if self.name.isupper():
+            return f"env.{self.name}"
+        return f"{self.section or _OWNERS.get(self.name, 'model')}.{self.name}"
+
+
+@dataclass(frozen=True)
+class PrintedVersion:
+    """A component version as printed; `role` is `device` for what NVSHMEM device code was built with."""
+
+    component: str
+    version: str
+    role: str
+    line: Line
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One training step as logged: milliseconds, loss, gradient norm, counts of skipped and NaN steps."""
+
+    step: int | None
+    ms: float | None
+    loss: float | None
+    grad_norm: float | None
+    skipped: int
+    nan: int
+    line: Line
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Device memory in use as a share of the device, 0 to 1."""
+
+    share: float
+    line: Line
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that was read; later prints of a setting override earlier ones of the same form."""
+
+    hits: tuple[Hit, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    printed: tuple[Printed, ...] = ()
+    versions: tuple[PrintedVersion, ...] = ()
+    iterations: tuple[Iteration, ...] = ()
+    memory: tuple[MemoryUse, ...] = ()
+    root_rank: int | None = None
+    stack: dict[str, str] = field(default_factory=dict)
+
+    def of(self, name: str, *forms: str) -> Iterator[Printed]:
+        """Prints of a setting by its last name, in order, of the given forms (all when none is given)."""
+        return (p for p in self.printed if p.name == name and (not forms or p.form in forms))
+
+    def setting(self, *names: str) -> object:
+        """The effective value: dumps (table, yaml) beat overrides and flags, the last print wins."""
+        for forms in (("table", "yaml"), ("override", "flag")):
+            found = [p for name in names for p in self.of(name, *forms)]
+            if found:
+                return found[-1].value
+        return None
+
+    def where(self, *names: str) -> tuple[Line, ...]:
+        """The lines that printed a setting, the effective one last."""
+        return tuple(p.line for name in names for p in self.of(name))
+
+    def version(self, component: str) -> Version | None:
+        """A component's version: the caller's stack beats the log; None when unknown or `none`."""
+        text = self.stack.get(component) or next(
+            (v.version for v in reversed(self.versions) if v.component == component), None
+        )
+        return parsed(text)
+
+    def settings_of(self, file: str, *forms: str) -> dict[str, object]:
+        """Settings one file prints in the given forms, by path; the last print wins."""
+        return {p.path: p.value for p in self.printed if p.line.file == file and p.form in forms}
+
+    def files(self) -> list[str]:
+        """Files with timed iterations, in the order read."""
+        return list(dict.fromkeys(i.line.file for i in self.iterations if i.ms is not None))
+
+
+def parsed(text: str | None) -> Version | None:
+    """A version, or None for text that is none (`main`, `none`, a hash)."""
+    if not text:
+        return None
+    try:
+        return Version(text.split("+")[0])
+    except InvalidVersion:
+        return None
+
+
+def earliest(lines: Iterable[Line]) -> Line | None:
+    """The line that came first: by time where all carry one, else in reading order."""
+    found = list(lines)
+    if not found:
+        return None
+    if all(line.time is not None for line in found):
+        return min(found, key=lambda line: (line.time or 0.0, line.order))
+    return min(found, key=lambda line: line.order)

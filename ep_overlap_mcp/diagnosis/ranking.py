@@ -1,0 +1,154 @@
+"""Weighs what the detectors found: causes in order, what is ruled out, which rank failed first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.diagnosis.causes import CAUSES
+from ep_overlap_mcp.diagnosis.detectors import FAILED_RUN
+from ep_overlap_mcp.diagnosis.evidence import earliest
+from ep_overlap_mcp.diagnosis.findings import CONFIRMS, LIKELY, POSSIBLE, STRONG, Against, Support
+from ep_overlap_mcp.diagnosis.silent import QUIET_RUN
+from ep_overlap_mcp.results.diagnose import Cause, EvidenceLine, FirstFailure, RuledOut
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ep_overlap_mcp.diagnosis.causes import CauseRow
+    from ep_overlap_mcp.diagnosis.evidence import Evidence, Failure, Line
+    from ep_overlap_mcp.results.diagnose import Confidence
+
+MOST_CAUSES = 8
+SHOWN_LINES = 5  # of the first cause
+SHORT = 2  # of the others
+SHOWN_TEXT = 240
+LONGEST_WAIT = 3600.0  # seconds: DeepEP gives up after 100, process groups after 600 to 3600
+
+
+def rank(evidence: Evidence, extra: Iterable[Support | Against] = ()) -> tuple[list[Cause], list[RuledOut]]:
+    """Causes, the one with the strongest line first, and the causes that were considered but do not hold."""
+    found = [finding for detector in FAILED_RUN for finding in detector(evidence)]
+    if not any(support.strength >= LIKELY for support in found if isinstance(support, Support)):
+        found += [finding for detector in QUIET_RUN for finding in detector(evidence)]
+    found += [*dead_peer(evidence), *extra]
+    against = {item.cause: item.why for item in found if isinstance(item, Against)}
+    supports: dict[str, list[Support]] = {}
+    for item in found:
+        if isinstance(item, Support) and item.cause not in against:
+            supports.setdefault(item.cause, []).append(item)
+    if not supports:
+        supports["unknown"] = [Support("unknown", POSSIBLE, tuple(_unexplained(evidence)))]
+    ordered = sorted(supports.values(), key=_place)[:MOST_CAUSES]
+    concerned = {item.cause for item in found if isinstance(item, Support)}
+    ruled_out = [RuledOut(cause=cause, why=why) for cause, why in against.items() if _worth(cause, concerned)]
+    return [_cause(group, SHORT if place else SHOWN_LINES) for place, group in enumerate(ordered)], ruled_out
+
+
+def dead_peer(evidence: Evidence) -> Iterator[Support]:
+    """An exception nobody explains, before every time-out on other ranks: its rank is what the others miss.
+
+    A rank that spoke again, or an exception longer ago than any time-out lasts, does not count.
+    """
+    waits = [hit.line for hit in evidence.hits if hit.signature.waits]
+    first, waited = first_failure_line(evidence), earliest(waits)
+    strange = next((f for f in evidence.failures if f.line is first), None)
+    if not (first and waited and strange) or strange.recognised or strange.follows or first.rank is None:
+        return
+    later = [
+        *waits,
+        *(step.line for step in evidence.iterations),
+        *(f.line for f in evidence.failures if not f.follows),
+    ]
+    alive = any(line.rank == first.rank and line.order > first.order for line in later)
+    if alive or earliest([first, waited]) is not first or _apart(first, waited) > LONGEST_WAIT:
+        return
+    yield Support("unknown", STRONG, (first, waited))
+
+
+def first_failure(evidence: Evidence) -> FirstFailure | None:
+    """The failure the others followed; None when nothing failed."""
+    line = first_failure_line(evidence)
+    return FirstFailure(rank=line.rank, file=line.file, line=line.number) if line else None
+
+
+def first_failure_line(evidence: Evidence) -> Line | None:
+    """Consequences, waiting for a peer and lines without a rank come after; then time, then reading order.
+
+    Without times the launcher's own word on the first failed rank counts before the order of a shared file.
+    """
+    for group in _preferences(evidence):
+        lines = [failure.line for failure in group]
+        if lines:
+            timed = all(line.time is not None for line in lines)
+            named = [line for line in lines if line.rank == evidence.root_rank is not None]
+            return earliest(lines if timed or not named else named)
+    return None
+
+
+def _apart(first: Line, second: Line) -> float:
+    """Seconds between two lines; 0 when one has no time."""
+    return 0.0 if first.time is None or second.time is None else second.time - first.time
+
+
+def _preferences(evidence: Evidence) -> tuple[list[Failure], ...]:
+    own = [f for f in evidence.failures if not f.follows]
+    waited = earliest(f.line for f in own if f.waits)
+    broke = [f for f in own if not f.waits and (f.recognised or not waited or earliest([f.line, waited]) is f.line)]
+    ranked = [[f for f in group if f.line.rank is not None] for group in (broke, own)]
+    return (*ranked, own, list(evidence.failures))
+
+
+def _place(group: list[Support]) -> tuple[float, int, int]:
+    lines = [line.order for support in group for line in support.lines]
+    strength = max(support.strength for support in group)
+    # ties: of confirming lines those of a cause that can be confirmed, then the earlier line
+    capped = strength >= CONFIRMS and CAUSES[group[0].cause].ceiling != "confirmed"
+    return (-strength, capped, min(lines, default=0))
+
+
+def _cause(group: list[Support], shown: int) -> Cause:
+    row = CAUSES[group[0].cause]
+    group = sorted(group, key=lambda support: -support.strength)
+    lines = list(dict.fromkeys(line for support in group for line in support.lines))
+    rules = dict.fromkeys(rule for support in group for rule in support.rules)
+    return Cause(
+        cause=row.name,
+        title=row.title,
+        confidence=_confidence(group[0].strength, row),
+        evidence=[_shown(line) for line in lines[:shown]],
+        test=row.test,
+        fix=row.fix,
+        rules=list(rules or row.rules),
+    )
+
+
+def _confidence(strength: float, row: CauseRow) -> Confidence:
+    if row.name == "unknown":
+        return "possible"
+    if strength >= CONFIRMS:
+        return row.ceiling
+    return "likely" if strength >= LIKELY else "possible"
+
+
+def _shown(line: Line) -> EvidenceLine:
+    return EvidenceLine(file=line.file, line=line.number, text=line.text[:SHOWN_TEXT])
+
+
+def _unexplained(evidence: Evidence) -> list[Line]:
+    first = first_failure_line(evidence)
+    return [first] if first else []
+
+
+def _worth(cause: str, concerned: set[str]) -> bool:
+    """Ruled-out causes worth naming: those some line pointed to, and memory and hang look-alikes."""
+    return cause in concerned or cause in _LOOK_ALIKES
+
+
+_LOOK_ALIKES = {
+    "gpu-memory-exhausted-looks-like-hang",
+    "deepep-nvshmem-mismatch",
+    "illegal-access-expandable-segments",
+    "attention-graph-nan",
+    "one-cuda-connection-serialises",
+    "too-few-microbatches",
+}

@@ -1,0 +1,69 @@
+"""A check: the verdict, the worst findings first, what is undecided and what will run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.reports.lines import SEVERITY_STYLES, VERDICT_STYLES, Line, place, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ep_overlap_mcp.results.check import CheckResult, Finding, Undecided
+
+
+def lines(result: CheckResult) -> Iterator[Line]:
+    """The lines of one answer."""
+    name = f"{result.configuration}: " if result.configuration else ""
+    yield Line(name + result.summary, VERDICT_STYLES[result.verdict])
+    for finding in result.findings:
+        yield from finding_lines(finding)
+    for undecided in result.undecided:
+        if undecided.severity != "info":
+            yield from undecided_lines(undecided)
+    noted = [u.name for u in result.undecided if u.severity == "info"]
+    if noted:
+        yield Line(f"  noted, not decided: {', '.join(noted)}", "dim")
+    yield Line(_overlap_text(result))
+    if result.megatron is not None:
+        yield Line(_megatron_text(result), "" if result.megatron.agrees in (True, None) else "bold red")
+    yield Line(f"{result.rules_checked} rules checked; `ep-overlap-mcp explain NAME` tells more about one", "dim")
+
+
+def finding_lines(finding: Finding) -> Iterator[Line]:
+    """A finding, its places and its fixes."""
+    yield Line(
+        f"  {finding.severity}  {finding.rule} {finding.name}: {finding.message}", SEVERITY_STYLES[finding.severity]
+    )
+    places = list(dict.fromkeys(place(s.origin) for s in finding.settings if s.origin.file))
+    if places:
+        yield Line(f"      at {', '.join(places[:4])}", "dim")
+    for option in finding.fix[:2]:
+        changes = ", ".join(f"{path}={shown(value)}" for path, value in option.set.items())
+        yield Line(f"      fix: {changes}" + (f" (gives up {option.gives_up})" if option.gives_up else ""))
+
+
+def undecided_lines(undecided: Undecided) -> Iterator[Line]:
+    """A rule that could not be decided, and for want of what."""
+    style = SEVERITY_STYLES["warning"] if undecided.severity == "error" else "dim"
+    yield Line(f"  undecided {undecided.severity}  {undecided.rule} {undecided.name}: {undecided.why}", style)
+
+
+def _overlap_text(result: CheckResult) -> str:
+    state = result.overlap
+    switch = "on" if state.effective else "OFF, though asked for" if state.requested else "off"
+    delay = "on" if state.delay_wgrad_effective else "off"
+    dispatcher = state.dispatcher_effective or "unknown"
+    if state.dispatcher_requested not in (state.dispatcher_effective, None):
+        dispatcher += f" (asked for {state.dispatcher_requested})"
+    if state.flex_backend:
+        dispatcher += f" with {state.flex_backend}"
+    return f"  runs with: overlap {switch}, delayed wgrad {delay}, dispatcher {dispatcher}"
+
+
+def _megatron_text(result: CheckResult) -> str:
+    word = result.megatron
+    if word is None or not word.judged:
+        return f"  installed Megatron: not judged ({word.why if word else 'not asked'})"
+    verdict = "accepts" if word.accepted else f"rejects: {word.exception} at {word.at}"
+    return f"  installed Megatron: {verdict}; {'agrees' if word.agrees else 'DISAGREES with the rules'}"

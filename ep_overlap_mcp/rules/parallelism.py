@@ -1,0 +1,208 @@
+"""EPO510, 511, 513, 514, 526, 531: how ranks, experts, heads and sequences divide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.rules.engine import (
+    ERROR,
+    NOTED,
+    WARNING,
+    Fix,
+    core,
+    evidence,
+    megatron_lm,
+    put,
+    rule,
+    run_time,
+    violated,
+    violated_by,
+)
+from ep_overlap_mcp.rules.sources import arguments, core_config, megatron
+from ep_overlap_mcp.rules.truth import FALSE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ep_overlap_mcp.rules.engine import Check
+    from ep_overlap_mcp.rules.view import View
+
+TP, PP, CP = (f"model.{name}_parallel_size" for name in ("tensor_model", "pipeline_model", "context"))
+EP, ETP = "model.expert_model_parallel_size", "model.expert_tensor_parallel_size"
+
+
+@rule(
+    "EPO510",
+    "world-divides-parallelism",
+    ERROR,
+    enforced=[run_time()],
+    source=megatron("0.16.1", "core/parallel_state.py", "736-795"),
+    unknown=NOTED,
+)
+def world_divides_parallelism(view: View) -> Check:
+    """What it checks: the number of ranks is no multiple of TP x PP x CP, or of expert TP x EP x PP.
+
+    Why: dense and expert layers share the ranks in two layouts, and both must fill them; initialising the process
+    groups raises RuntimeError otherwise. Expert TP is TP unless set.
+
+    Example: 16 ranks with TP 2, PP 2, EP 8: the experts need 32, or `expert_tensor_parallel_size=1`
+
+    Fix: another number of ranks or another layout; often `expert_tensor_parallel_size=1`.
+    """
+    world = view["hardware.world_size"]
+    dense, expert = view[TP] * view[PP] * view[CP], view[ETP] * view[EP] * view[PP]
+    return violated_by(
+        [
+            (world % dense > 0, f"{world} ranks are no multiple of TP x PP x CP = {dense}"),
+            (world % expert > 0, f"{world} ranks are no multiple of expert TP x EP x PP = {expert}"),
+        ],
+        expected="world size % (TP * PP * CP) = world size % (expert TP * EP * PP) = 0",
+    )
+
+
+@rule(
+    "EPO511",
+    "experts-divide-by-ep",
+    ERROR,
+    enforced=[run_time(), megatron_lm()],
+    source=[megatron("0.16.1", "core/transformer/moe/moe_layer.py", "99-101"), arguments("0.16.1", "1024-1028")],
+    unknown=NOTED,
+    fixes=[Fix(lambda view: _fitting_ep(view), safe=False, gives_up="the expert parallel size")],  # noqa: PLW0108
+)
+def experts_divide_by_ep(view: View) -> Check:
+    """What it checks: the number of experts is no multiple of `expert_model_parallel_size`.
+
+    Why: each rank holds the same number. Megatron-Core's configuration does not look, and building the MoE layer
+    fails an assertion without a text.
+
+    Example: `--num-experts 12 --expert-model-parallel-size 8`
+
+    Fix: an `expert_model_parallel_size` that divides the experts.
+    """
+    experts, ep = view["model.num_moe_experts"], view[EP]
+    return violated(
+        experts.is_set & (ep > 1) & (experts % ep != 0),
+        f"{experts} experts do not divide over {ep} expert parallel ranks",
+        expected="num_moe_experts % expert_model_parallel_size = 0",
+    )
+
+
+@rule(
+    "EPO513",
+    "sequence-parallel-needs-tp",
+    ERROR,
+    enforced=[core()],
+    source=megatron("0.16.1", "core/model_parallel_config.py", "409-411"),
+    fixes=[put(sequence_parallel=False)],
+)
+def sequence_parallel_needs_tp(view: View) -> Check:
+    """What it checks: sequence parallelism without tensor parallelism.
+
+    Why: it splits the sequence over the tensor parallel ranks; Megatron-Core raises ValueError. Megatron-LM clears
+    the flag by itself.
+
+    Example: `sequence_parallel: true` with `tensor_model_parallel_size: 1`
+
+    Fix: `sequence_parallel=false`.
+    """
+    return violated(
+        view["model.sequence_parallel"].on & (view[TP] <= 1),
+        f"`sequence_parallel` is on with tensor parallel size {view[TP]}",
+        expected="sequence_parallel = false, or TP > 1",
+    )
+
+
+@rule(
+    "EPO514",
+    "tensor-parallel-experts-need-sequence-parallel",
+    ERROR,
+    enforced=[core("<0.16"), evidence(">=0.16", severity=WARNING)],
+    source=[
+        megatron("0.14.0", "core/model_parallel_config.py", "388-393"),
+        megatron("0.16.1", "core/model_parallel_config.py", "440-445"),
+        megatron("0.16.1", "core/transformer/moe/moe_layer.py", "379-383"),
+    ],
+    fixes=[put(sequence_parallel=True)],
+)
+def tensor_parallel_experts_need_sequence_parallel(view: View) -> Check:
+    """What it checks: tensor and expert parallelism without sequence parallelism.
+
+    Why: every tensor parallel rank would then dispatch the same tokens. 0.14 raises ValueError, 0.15 crashes with
+    NameError on its way to a warning, later releases warn; there the ordinary MoE layer raises in training, while the
+    combined schedule passes it by.
+
+    Example: `--tensor-model-parallel-size 2 --expert-model-parallel-size 4` without `--sequence-parallel`
+
+    Fix: `sequence_parallel=true`.
+    """
+    return violated(
+        (view[EP] > 1) & (view[TP] > 1) & (view["model.sequence_parallel"] == False),  # noqa: E712
+        f"TP {view[TP]} and EP {view[EP]} without `sequence_parallel`; each tensor rank would dispatch the same tokens",
+        expected="sequence_parallel = true",
+    )
+
+
+@rule(
+    "EPO526",
+    "heads-divide-by-tp",
+    ERROR,
+    enforced=[core("<0.16", divisor_passes=False), core(">=0.16", divisor_passes=True)],
+    source=[core_config("0.16.1", "924-946")],
+    unknown=NOTED,
+)
+def heads_divide_by_tp(view: View, *, divisor_passes: bool) -> Check:
+    """What it checks: attention heads or query groups that do not divide over the tensor parallel ranks.
+
+    Why: Megatron-Core raises ValueError; from 0.16 fewer query groups than ranks pass if they divide the ranks.
+
+    Example: 8 query groups on TP 3
+
+    Fix: another tensor parallel size.
+    """
+    heads, tp = view["model.num_attention_heads"], view[TP]
+    groups = view["model.num_query_groups"]
+    spread = tp % groups == 0 if divisor_passes else FALSE
+    return violated_by(
+        [
+            (heads % tp > 0, f"{heads} attention heads do not divide over {tp} tensor parallel ranks"),
+            (
+                groups.is_set & (groups % tp > 0) & ~spread,
+                f"{groups} query groups do not fit {tp} tensor ranks",
+            ),
+        ],
+        expected="num_attention_heads % TP = 0, query groups a multiple of TP",
+    )
+
+
+@rule(
+    "EPO531",
+    "sequence-divides-by-context-parallel",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "817-820"),
+    unknown=NOTED,
+)
+def sequence_divides_by_context_parallel(view: View) -> Check:
+    """What it checks: context parallelism with a sequence length that is no multiple of twice its size.
+
+    Why: each rank takes two mirrored slices of the sequence; Megatron-LM asserts it.
+
+    Example: `--seq-length 1000 --context-parallel-size 8`
+
+    Fix: a sequence length that is a multiple of 2 x context parallel size.
+    """
+    length, cp = view["model.seq_length"], view[CP]
+    return violated(
+        (cp > 1) & (length % (cp * 2) > 0),
+        f"sequence length {length} is no multiple of 2 x context parallel size {cp}",
+        expected="seq_length % (2 * context_parallel_size) = 0",
+    )
+
+
+def _fitting_ep(view: View) -> Iterable[Mapping[str, int]]:
+    """The largest smaller size that divides the experts."""
+    experts, ep = view.effective["model.num_moe_experts"], view.effective[EP]
+    if experts.known and ep.known and experts.value and ep.value:
+        fitting = [size for size in range(2, ep.value) if experts.value % size == 0]
+        if fitting:
+            yield {EP: fitting[-1]}

@@ -1,0 +1,146 @@
+"""Fixes whose values depend on the configuration at hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ep_overlap_mcp.rules.engine import Fix
+from ep_overlap_mcp.settings.layout import parse_layout
+from ep_overlap_mcp.settings.request import BRIDGE_DELAY, MODEL_DELAY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ep_overlap_mcp.rules.view import View
+
+    Options = Iterator[Mapping[str, Any]]
+
+_LAYOUT = "model.pipeline_model_parallel_layout"
+_PP = "model.pipeline_model_parallel_size"
+_VPP = "model.virtual_pipeline_model_parallel_size"
+_MODULES, _SCOPE = "model.cuda_graph_modules", "model.cuda_graph_scope"
+
+
+def spread_experts() -> Fix:
+    """Expert-parallel sizes that divide the experts, small ones first."""
+
+    def options(view: View) -> Options:
+        experts = view.effective["model.num_moe_experts"].value
+        count = experts if isinstance(experts, int) else 8
+        yield from ({"model.expert_model_parallel_size": size} for size in (2, 4, 8) if count % size == 0)
+
+    return Fix(options, safe=False, gives_up="the layout of experts over GPUs: checkpoints must be resharded")
+
+
+def add_virtual_stages() -> Fix:
+    """VPP as the layout has it, else divisors of a stage's layers, small ones first."""
+
+    def options(view: View) -> Options:
+        pp, layout = view.effective[_PP].value, view.effective[_LAYOUT].value
+        if not isinstance(pp, int) or pp < 2:
+            return
+        if layout is None:
+            yield from ({_VPP: number} for number in _divisors(view, pp))
+        elif (parsed := parse_layout(layout)) and len(parsed.stages) > pp and len(parsed.stages) % pp == 0:
+            yield {_VPP: len(parsed.stages) // pp}
+
+    return Fix(options)
+
+
+def even_virtual_stages() -> Fix:
+    """A layout of exactly PP stages leaves no virtual ones; even stages without a layout do."""
+
+    def options(view: View) -> Options:
+        pp = view.effective[_PP].value
+        if view.effective[_LAYOUT].value is not None and isinstance(pp, int) and pp > 1:
+            yield from ({_LAYOUT: None, _VPP: number} for number in _divisors(view, pp))
+
+    return Fix(options, safe=False, gives_up="the hand-made pipeline layout")
+
+
+def drop_moe_recompute() -> Fix:
+    """`recompute_modules` without `moe`, and without the old flag that adds it."""
+
+    def options(view: View) -> Options:
+        modules = view.effective["model.recompute_modules"].value
+        if isinstance(modules, list):
+            old = {"model.moe_layer_recompute": False} if view.effective["model.moe_layer_recompute"].value else {}
+            yield {"model.recompute_modules": [m for m in modules if m != "moe"], **old}
+
+    return Fix(options, safe=False, gives_up="activation memory: the MoE layer is kept (moe_act may be recomputed)")
+
+
+def no_delayed_wgrad() -> Fix:
+    """Delayed weight gradients off, by whichever field asks for them."""
+
+    def options(view: View) -> Options:
+        asked = [path for path in (BRIDGE_DELAY, MODEL_DELAY) if view.effective.requested(path).value is True]
+        yield dict.fromkeys(asked or [MODEL_DELAY], False)
+
+    return Fix(options, gives_up="delayed weight gradients, and the compute they add to hide communication under")
+
+
+def one_mtp_layer() -> Fix:
+    """The first prediction layer only."""
+
+    def options(view: View) -> Options:
+        if view.effective["model.mtp_num_layers"].value not in (None, 0, 1):
+            yield {"model.mtp_num_layers": 1}
+
+    return Fix(options, safe=False, gives_up="the deeper prediction layers")
+
+
+def unset_zero_mtp() -> Fix:
+    """Unset for zero, which means the same."""
+
+    def options(view: View) -> Options:
+        if view.effective["model.mtp_num_layers"].value == 0:
+            yield {"model.mtp_num_layers": None}
+
+    return Fix(options)
+
+
+def no_graphs(gives_up: str = "CUDA graphs, and the launch overhead that they save") -> Fix:
+    """No CUDA graphs, by whichever field asks for them."""
+
+    def options(view: View) -> Options:
+        old = [f"model.{flag}" for flag in ("enable_cuda_graph", "external_cuda_graph")]
+        asked = {path: False for path in old if view.effective[path].value is True}
+        yield asked or {"model.cuda_graph_impl": "none"}
+
+    return Fix(options, safe=False, gives_up=gives_up)
+
+
+def graph_only(*modules: str) -> Fix:
+    """Exactly these modules inside the graph."""
+    return Fix(
+        lambda view: [_graph_modules(view, list(modules))], safe=False, gives_up="graphs of the layer's other parts"
+    )
+
+
+def graph_without(*modules: str, adding: str | None = None) -> Fix:
+    """The graph's modules without some, which then run outside it, and with one more."""
+
+    def options(view: View) -> Options:
+        path = _MODULES if view.release.core.minor >= (0, 18) else _SCOPE
+        current = view.effective[path].value
+        if isinstance(current, list):
+            kept = [module for module in current if module not in modules]
+            yield _graph_modules(view, [*kept, *([adding] if adding and adding not in kept else [])])
+
+    return Fix(options, safe=False, gives_up=f"graphs of {', '.join(modules)}" if modules else "memory for the graph")
+
+
+def _graph_modules(view: View, modules: list[str]) -> Mapping[str, Any]:
+    if view.release.core.minor < (0, 18):
+        return {_SCOPE: modules}
+    written = view.effective.requested(_SCOPE)
+    old = {_SCOPE: None} if written.written and written.value is not None else {}
+    return {_MODULES: modules, **old}
+
+
+def _divisors(view: View, pp: int) -> list[int]:
+    layers = view.effective["model.num_layers"].value
+    if not isinstance(layers, int) or layers % pp:
+        return [2]
+    return [number for number in range(2, layers // pp + 1) if (layers // pp) % number == 0][:3]

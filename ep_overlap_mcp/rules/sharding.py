@@ -1,0 +1,184 @@
+"""EPO609-611, 613, 616: sharded data parallelism, offloading and hybrid context parallelism."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.rules.engine import (
+    ERROR,
+    NOTED,
+    evidence,
+    megatron_lm,
+    put,
+    put_paths,
+    rule,
+    run_time,
+    violated,
+    violated_by,
+)
+from ep_overlap_mcp.rules.sources import arguments, megatron
+
+if TYPE_CHECKING:
+    from ep_overlap_mcp.rules.engine import Check
+    from ep_overlap_mcp.rules.truth import Truth
+    from ep_overlap_mcp.rules.view import View
+
+PP = "model.pipeline_model_parallel_size"
+V1 = "env.NVTE_CPU_OFFLOAD_V1"
+
+_FSDP_ADAPTER = "core/distributed/fsdp/mcore_fsdp_adapter.py"
+_SCHEDULE = "core/pipeline_parallel/combined_1f1b.py"
+
+
+@rule(
+    "EPO609",
+    "torch-fsdp2-excludes-ep",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "605-611"),
+    fixes=[put_paths({"dist.use_torch_fsdp2": False}, gives_up="torch FSDP2")],
+)
+def torch_fsdp2_excludes_ep(view: View) -> Check:
+    """What it checks: torch FSDP2 with expert parallelism.
+
+    Why: Megatron-LM asserts that expert parallelism is off, so EP overlap cannot run with it.
+
+    Example: `--use-torch-fsdp2 --expert-model-parallel-size 8`
+
+    Fix: Megatron-FSDP or plain data parallelism.
+    """
+    ep = view["model.expert_model_parallel_size"]
+    return violated(
+        view["dist.use_torch_fsdp2"].on & (ep > 1),
+        f"torch FSDP2 is on with expert parallel size {ep}; Megatron-LM allows only 1",
+        expected="dist.use_torch_fsdp2 = false",
+    )
+
+
+@rule(
+    "EPO610",
+    "fsdp-overlap-needs-0-18",
+    ERROR,
+    enforced=[evidence(">=0.14,<0.18")],
+    source=[
+        megatron("0.18.2", _FSDP_ADAPTER, "160-209"),
+        megatron("0.17.1", _SCHEDULE, "34-110"),
+        "https://github.com/NVIDIA/Megatron-LM/pull/3797",
+    ],
+    fixes=[put_paths({"ddp.use_megatron_fsdp": False}, gives_up="sharded parameters")],
+)
+def fsdp_overlap_needs_0_18(view: View) -> Check:
+    """What it checks: EP overlap with Megatron-FSDP before 0.18.
+
+    Why: the combined schedule calls the parts of a layer directly, past the hooks that gather its parameters. From
+    0.18 there are hooks for the parts; before, nothing checks the combination, and runs have been reported to fail in
+    their first layer.
+
+    Example: `use_megatron_fsdp: true` with EP overlap on 0.16
+
+    Fix: Megatron-Core 0.18, or plain data parallelism.
+    """
+    return violated(
+        view.overlap & _megatron_fsdp(view),
+        "Megatron-FSDP is on; before megatron-core 0.18 EP overlap runs past its parameter hooks",
+        expected="megatron-core >= 0.18, or use_megatron_fsdp = false",
+    )
+
+
+@rule(
+    "EPO611",
+    "fsdp-overlap-limits",
+    ERROR,
+    enforced=[run_time(">=0.18")],
+    source=[megatron("0.18.2", _FSDP_ADAPTER, "160-170"), megatron("0.18.2", _SCHEDULE, "194-203")],
+    fixes=[
+        put_paths({"ddp.fsdp_double_buffer": False}, gives_up="the double buffer"),
+        put(cuda_graph_impl="none", gives_up="CUDA graphs"),
+        put_paths(
+            {PP: 1, "model.virtual_pipeline_model_parallel_size": None},
+            gives_up="the pipeline",
+        ),
+    ],
+)
+def fsdp_overlap_limits(view: View) -> Check:
+    """What it checks: EP overlap and Megatron-FSDP with a double buffer, a graph of single modules, or an interleaved
+    pipeline.
+
+    Why: each is asserted when the model is wrapped, the pipeline at the first step. EP overlap with a pipeline is
+    always interleaved, so one stage remains.
+
+    Example: `use_megatron_fsdp` with PP 4 and VPP 2
+
+    Fix: turn that one off.
+    """
+    graphs, pp = view["model.cuda_graph_impl"], view[PP]
+    return violated_by(
+        [
+            (view["ddp.fsdp_double_buffer"].on, "`fsdp_double_buffer` is on"),
+            (~graphs.one_of("none", "full_iteration", None), f"CUDA graphs are captured by {graphs}"),
+            (
+                (pp > 1) & view["model.virtual_pipeline_model_parallel_size"].is_set,
+                f"the pipeline of {pp} stages is interleaved",
+            ),
+        ],
+        when=view.overlap & _megatron_fsdp(view),
+        expected="no double buffer, no graph of single modules, one pipeline stage",
+    )
+
+
+@rule(
+    "EPO613",
+    "offloading-needs-v1-env",
+    ERROR,
+    enforced=[megatron_lm(">=0.16")],
+    source=arguments("0.16.1", "1222-1227"),
+    unknown=NOTED,
+    fixes=[put_paths({V1: 1})],
+)
+def offloading_needs_v1_env(view: View) -> Check:
+    """What it checks: fine-grained activation offloading with Transformer Engine 2.10 or newer and without
+    `NVTE_CPU_OFFLOAD_V1=1`.
+
+    Why: the newer offloading would move weights too; Megatron-LM asserts the variable.
+
+    Example: `--fine-grained-activation-offloading` without the variable
+
+    Fix: `export NVTE_CPU_OFFLOAD_V1=1`.
+    """
+    return violated(
+        view["model.fine_grained_activation_offloading"].on & view.te.at_least("2.10.0") & (view[V1] != 1),
+        f"NVTE_CPU_OFFLOAD_V1 is {view[V1]}; fine-grained offloading with Transformer Engine {view.te} needs 1",
+        expected="NVTE_CPU_OFFLOAD_V1 = 1",
+    )
+
+
+@rule(
+    "EPO616",
+    "hybrid-context-parallel-limits",
+    ERROR,
+    enforced=[megatron_lm(">=0.16")],
+    source=arguments("0.16.1", "918-923"),
+)
+def hybrid_context_parallel_limits(view: View) -> Check:
+    """What it checks: hybrid context parallelism with a pipeline, CUDA graphs or Megatron-FSDP.
+
+    Why: Megatron-LM asserts that none of them is used with it.
+
+    Example: `--hybrid-context-parallel --pipeline-model-parallel-size 2`
+
+    Fix: leave the other one out.
+    """
+    pp = view[PP]
+    return violated_by(
+        [
+            (pp > 1, f"hybrid context parallelism with {pp} pipeline stages"),
+            (view["model.enable_cuda_graph"].on, "hybrid context parallelism with CUDA graphs"),
+            (view["ddp.use_megatron_fsdp"].on, "hybrid context parallelism with Megatron-FSDP"),
+        ],
+        when=view["model.hybrid_context_parallel"].on,
+        expected="one pipeline stage, no CUDA graphs, no Megatron-FSDP",
+    )
+
+
+def _megatron_fsdp(view: View) -> Truth:
+    return view["ddp.use_megatron_fsdp"].on | view["ddp.use_custom_fsdp"].on

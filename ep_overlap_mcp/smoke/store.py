@@ -1,0 +1,189 @@
+"""The runs of this host, in SQLite: what was planned, who holds a device set, how each run ended.
+
+One folder a host name, because home directories are shared between hosts and write-ahead logs must not be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import secrets
+import sqlite3
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ep_overlap_mcp.smoke.errors import SmokeError
+from ep_overlap_mcp.smoke.processes import Identity
+from ep_overlap_mcp.smoke.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STATE_DIR = "EP_OVERLAP_STATE_DIR"
+OPEN = ("queued", "running")
+_TABLE = """
+create table if not exists runs (
+    id text primary key, status text not null, device_set text not null, created real not null, started real,
+    ended real, owner_pid integer, owner_created real, supervisor_pid integer, supervisor_created real,
+    limit_s real not null, plan text not null, ending text
+)
+"""
+_ONE_A_DEVICE_SET = """
+create unique index if not exists one_a_device_set on runs (device_set) where status in ('queued', 'running')
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as the store knows it. `plan` is the JSON of a SmokePlanResult, `ending` what its supervisor found."""
+
+    id: str
+    status: str
+    device_set: str
+    created: float
+    started: float | None
+    ended: float | None
+    owner: Identity | None
+    supervisor: Identity | None
+    limit_s: float
+    plan: dict[str, Any]
+    ending: dict[str, Any]
+
+    @property
+    def open(self) -> bool:
+        """It has not ended."""
+        return self.status in OPEN
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it was started, to its end when it has one."""
+        return max(0.0, (self.ended or time.time()) - self.created)
+
+
+class Store:
+    """Reads and writes runs; safe between processes. Opens the database anew for every piece of work."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or state_folder()
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._database() as database:
+            database.execute("pragma journal_mode=wal")
+            database.execute(_TABLE)
+            database.execute(_ONE_A_DEVICE_SET)
+
+    def run_folder(self, run_id: str) -> RunFolder:
+        """Where the files of a run are."""
+        return RunFolder(self.folder / run_id)
+
+    def add(self, device_set: str, plan: dict[str, Any], limit_s: float) -> Run:
+        """A new queued run that holds the device set; SmokeError when another holds it."""
+        run_id = f"smoke-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        owner = Identity.of(os.getpid())
+        row = (run_id, "queued", device_set, time.time(), owner and owner.pid, owner and owner.created, limit_s)
+        try:
+            with self._database() as database:
+                database.execute(
+                    "insert into runs (id, status, device_set, created, owner_pid, owner_created, limit_s, plan)"
+                    " values (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (*row, json.dumps(plan)),
+                )
+        except sqlite3.IntegrityError:
+            raise SmokeError(self._busy(device_set)) from None
+        self.run_folder(run_id).path.mkdir(mode=0o700)
+        return self.get(run_id)
+
+    def get(self, run_id: str) -> Run:
+        """The run; SmokeError with the known ones when there is none."""
+        found = self._select("where id = ?", run_id)
+        if not found:
+            known = ", ".join(run.id for run in self.all(5)) or "none"
+            raise SmokeError(f"no smoke run `{run_id}` in {self.folder}; the newest here: {known}")
+        return found[0]
+
+    def all(self, most: int = 50) -> list[Run]:
+        """Runs, the newest first."""
+        return self._select("order by created desc limit ?", most)
+
+    def open_runs(self) -> list[Run]:
+        """Runs that have not ended."""
+        return self._select("where status in ('queued', 'running')")
+
+    def supervised_by(self, run_id: str, supervisor: Identity) -> None:
+        """Write down who looks after the run."""
+        with self._database() as database:
+            database.execute(
+                "update runs set supervisor_pid = ?, supervisor_created = ? where id = ?",
+                (supervisor.pid, supervisor.created, run_id),
+            )
+
+    def started(self, run_id: str) -> None:
+        """The job's processes are there."""
+        with self._database() as database:
+            database.execute(
+                "update runs set status = 'running', started = ? where id = ? and status = 'queued'",
+                (time.time(), run_id),
+            )
+
+    def end(self, run_id: str, status: str, ending: dict[str, Any]) -> bool:
+        """End an open run; False when someone else has ended it."""
+        with self._database() as database:
+            changed = database.execute(
+                "update runs set status = ?, ended = ?, ending = ? where id = ? and status in ('queued', 'running')",
+                (status, time.time(), json.dumps(ending), run_id),
+            )
+            return changed.rowcount == 1
+
+    def _busy(self, device_set: str) -> str:
+        holders = [run for run in self.open_runs() if run.device_set == device_set]
+        if not holders:
+            return f"another run has just left the {device_set.upper()}; start again"
+        run = holders[0]
+        return (
+            f"the {device_set.upper()} is busy: smoke run {run.id} holds it for {run.elapsed_s:.0f} s of at most"
+            f" {run.limit_s:.0f} s. Follow it with get_smoke_run, end it with cancel_smoke_run, or wait"
+        )
+
+    def _select(self, clause: str, *values: Any) -> list[Run]:
+        with self._database() as database:
+            database.row_factory = sqlite3.Row
+            return [_run(row) for row in database.execute(f"select * from runs {clause}", values)]  # noqa: S608 - our own clauses
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        database = sqlite3.connect(self.folder / "runs.db", timeout=10)
+        try:
+            with database:
+                yield database
+        finally:
+            database.close()
+
+
+def state_folder() -> Path:
+    """The state directory of this host: EP_OVERLAP_STATE_DIR, or the user's own."""
+    from platformdirs import user_state_dir
+
+    root = os.environ.get(STATE_DIR) or user_state_dir("ep-overlap-mcp", appauthor=False)
+    host = re.sub(r"[^A-Za-z0-9.-]", "_", platform.node()) or "host"
+    return Path(root).expanduser().absolute() / "smoke" / host
+
+
+def _run(row: sqlite3.Row) -> Run:
+    values = {name: row[name] for name in ("id", "status", "device_set", "created", "started", "ended", "limit_s")}
+    return Run(
+        **values,
+        owner=_identity(row["owner_pid"], row["owner_created"]),
+        supervisor=_identity(row["supervisor_pid"], row["supervisor_created"]),
+        plan=json.loads(row["plan"]),
+        ending=json.loads(row["ending"] or "{}"),
+    )
+
+
+def _identity(pid: int | None, created: float | None) -> Identity | None:
+    return Identity(pid, created) if pid is not None and created is not None else None
+
+

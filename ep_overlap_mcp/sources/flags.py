@@ -1,0 +1,243 @@
+"""Megatron-LM command-line flags, as a shell, a rendered argument list or the `MODEL_ARGS:` of a YAML file gives them.
+
+The names stand in the field table. What argparse does with them (`nargs`, `store_true`, expressions that
+`--moe-layer-freq` evaluates) is NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from ep_overlap_mcp.settings.fields import field_table
+from ep_overlap_mcp.settings.setting import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ep_overlap_mcp.settings.fields import Field
+    from ep_overlap_mcp.sources.reading import Reading
+    from ep_overlap_mcp.sources.words import Word
+
+_FLAG: Final = re.compile(r"--?[A-Za-z_]")
+_TRUE: Final = {"true", "yes", "on"}
+_FALSE: Final = {"false", "no", "off"}
+_MAX_EXPRESSION: Final = 2000
+_MAX_LAYERS: Final = 10_000
+
+# Spellings of wrappers and frameworks around Megatron-LM, as public scripts use them.
+ALIASES: Final = {
+    "--actor-num-nodes": "hardware.nodes",  # THUDM/slime, radixark/miles: ranks that train
+    "--actor-num-gpus-per-node": "hardware.gpus_per_node",
+    "--llm-ep": "model.expert_model_parallel_size",  # Megatron-LM examples/mimo
+}
+
+# Programs that run beside Megatron in one command and take flags that read like its own.
+_OTHER_PROGRAMS: Final = (
+    "sglang", "vllm", "rollout", "eval", "ref", "critic", "reward", "teacher", "draft", "infer", "router",
+)  # fmt: skip
+_TELLING: Final = {
+    "a2a", "cp", "cuda", "deepep", "dispatcher", "dp", "ep", "expert", "experts", "graph", "megatron", "moe",
+    "overlap", "parallel", "pipeline", "pp", "recompute", "tp", "wgrad",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag with the words behind it."""
+
+    name: str
+    head: Word
+    values: tuple[Word, ...]
+
+    @property
+    def text(self) -> str:
+        """As it was written, after expansion."""
+        return " ".join([self.name, *(word.text for word in self.values)])
+
+
+def read_flags(words: Sequence[Word], reading: Reading) -> None:
+    """Add the settings of one command's arguments to a reading, in their order: a later duplicate overwrites."""
+    flags, loose = split_flags(words)
+    for flag in flags:
+        add_flag(flag, reading)
+    for word in loose:
+        if word.unresolved:
+            why = f"`{word.text}` may hold further options; the text gives {_names(word)} no value"
+            reading.left_out(word.text, word.line, why, kind="not resolved")
+            reading.partial.append(why)
+
+
+def split_flags(words: Sequence[Word]) -> tuple[list[Flag], list[Word]]:
+    """Flags with their values, and the words that belong to no flag."""
+    flags: list[Flag] = []
+    loose: list[Word] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not is_flag(word):
+            loose.append(word)
+            continue
+        name, equals, _ = word.text.partition("=")
+        values = [word.tail(len(name) + 1)] if equals else []
+        room = 0 if equals else _room(name)
+        while len(values) < room and at < len(words) and not is_flag(words[at]):
+            if _is_boolean(name) and not _states_a_boolean(words[at]):
+                break
+            values.append(words[at])
+            at += 1
+        flags.append(Flag(name, word, tuple(values)))
+    return flags, loose
+
+
+def is_flag(word: Word) -> bool:
+    """Whether a word is an option: two dashes, or one and a letter; `-1` is a value."""
+    return word.text[:1] == "-" and _FLAG.match(word.text) is not None
+
+
+def field_of(name: str) -> tuple[Field, bool] | None:
+    """The setting of a flag, and whether the flag switches it off."""
+    table = field_table()
+    if path := ALIASES.get(name.replace("_", "-").lower()):
+        return table[path], False
+    return table.flag(name)
+
+
+def add_flag(flag: Flag, reading: Reading) -> None:
+    """Add one flag: its setting, or the reason why it sets none."""
+    found = field_of(flag.name)
+    if found is None:
+        _unknown(flag, reading)
+        return
+    setting, off = found
+    names = tuple(name for word in (flag.head, *flag.values) for name in word.unresolved)
+    if names:
+        _unresolved(flag, setting, names, reading)
+    elif off or (setting.type in ("bool", "any") and _is_switch(flag)):
+        span = flag.values[0].span if flag.values else flag.head.span
+        given = not flag.values or flag.values[0].text.strip().lower() not in _FALSE
+        _add(flag, setting, given is not off, span, reading)
+    elif not flag.values:
+        reading.left_out(flag.text, flag.head.line, "no value follows", kind="not allowed", path=setting.path)
+        reading.add(setting, UNKNOWN, line=flag.head.line, text=flag.text)
+    else:
+        _add(flag, setting, _value(setting, flag.values), _span(flag.values), reading)
+
+
+def _add(flag: Flag, setting: Field, value: Any, span: tuple[int, int] | None, reading: Reading) -> None:
+    reading.add(setting, value, line=flag.head.line, text=flag.text, span=span)
+
+
+def _is_switch(flag: Flag) -> bool:
+    return not flag.values or flag.values[0].text.strip().lower() in _TRUE | _FALSE
+
+
+def _room(name: str) -> int:
+    """How many words a flag can take: a switch one `true` at most, a list as many as there are."""
+    found = field_of(name)
+    if found is None or found[0].type in ("list", "any"):
+        return 10_000
+    return 1
+
+
+def _is_boolean(name: str) -> bool:
+    found = field_of(name)
+    return found is not None and (found[1] or found[0].type == "bool")
+
+
+def _states_a_boolean(word: Word) -> bool:
+    """`true`, or a quoted variable; an unquoted one behind a bare switch holds options of its own."""
+    return word.text.strip().lower() in _TRUE | _FALSE or bool(word.unresolved and word.quoted)
+
+
+def _unresolved(flag: Flag, setting: Field, names: Sequence[str], reading: Reading) -> None:
+    """A value that hangs on a variable: noted aloud only where some rule could want it."""
+    shown = ", ".join(dict.fromkeys(f"`{name}`" for name in names))
+    if setting.path.startswith("args."):
+        reading.add(setting, UNKNOWN, line=flag.head.line, text=flag.text)
+        return
+    why = f"the text gives {shown} no value"
+    reading.unresolved(setting, line=flag.head.line, text=flag.text, why=why)
+
+
+def _unknown(flag: Flag, reading: Reading) -> None:
+    words = flag.name.lstrip("-").replace("_", "-").lower().split("-")
+    if words[0] in _OTHER_PROGRAMS and _TELLING.intersection(words[1:]):
+        why = f"`{flag.name}` belongs to {words[0]}, not to the training model"
+        reading.left_out(flag.text, flag.head.line, why, kind="look-alike")
+    else:
+        reading.left_out(flag.text, flag.head.line, "no known Megatron-LM flag", kind="unknown name")
+
+
+def _value(setting: Field, words: Sequence[Word]) -> Any:
+    texts = [bare(word.text) for word in words]
+    if setting.name.endswith("_freq"):
+        return layer_pattern(" ".join(texts))
+    if setting.name == "pipeline_model_parallel_layout":
+        return re.sub(r"\\([|()*])", r"\1", texts[0])
+    if setting.type == "list":
+        return [part for text in texts for part in _parts(text)]
+    return texts[0] if setting.type != "any" or len(texts) == 1 else texts
+
+
+def _parts(text: str) -> list[str]:
+    """`[a b]`, `a,b` and `a b` inside one word."""
+    words = re.split(r"[\s,]+", text.strip().strip("[](){}").strip())
+    return [part for word in words if (part := bare(word))]
+
+
+def bare(text: str) -> str:
+    """Without quotes that the shell left around the whole value, as in `"'Et|t'"`."""
+    text = text.strip()
+    while len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1].strip()
+    return text
+
+
+def layer_pattern(text: str) -> Any:
+    """A frequency as Megatron-LM evaluates it: `2` or `([0]*3+[1]*58)`; text that is neither stays text."""
+    if len(text) > _MAX_EXPRESSION:
+        return text
+    try:
+        return _evaluated(ast.parse(text.replace("\\", ""), mode="eval").body)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return text
+
+
+def _evaluated(node: ast.expr) -> Any:
+    """Integers and lists of them under `+` and `*` only, bounded in size."""
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) <= _MAX_LAYERS:
+        return node.value
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_evaluated(element) for element in node.elts]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
+        return _combined(node.op, _evaluated(node.left), _evaluated(node.right))
+    raise ValueError("no layer pattern")
+
+
+def _combined(sign: ast.operator, left: Any, right: Any) -> Any:
+    lists = [isinstance(side, list) for side in (left, right)]
+    size = (len(left) if lists[0] else abs(left)), (len(right) if lists[1] else abs(right))
+    if isinstance(sign, ast.Add):
+        if lists[0] is not lists[1] or sum(size) > _MAX_LAYERS:
+            raise ValueError("no layer pattern")
+        return left + right
+    if all(lists) or size[0] * size[1] > _MAX_LAYERS:
+        raise ValueError("no layer pattern")
+    return left * right
+
+
+def _span(words: Sequence[Word]) -> tuple[int, int] | None:
+    """From the first to the last value, when they follow one another in the file."""
+    spans = [word.span for word in words if word.span is not None]
+    if len(spans) != len(words) or any(b[0] < a[1] or b[0] - a[1] > 200 for a, b in pairwise(spans)):
+        return None
+    return spans[0][0], spans[-1][1]
+
+
+def _names(word: Word) -> str:
+    return ", ".join(f"`{name}`" for name in word.unresolved)

@@ -1,0 +1,105 @@
+"""What assignments, `export`, `unset` and `printf -v` make of a scope."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.sources.shell_arithmetic import UndecidedError, arithmetic, assignment
+from ep_overlap_mcp.sources.shell_scope import Array, Pieces, Scalar, Value, elements_of, text_of
+from ep_overlap_mcp.sources.words import Piece
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tree_sitter import Node
+
+    from ep_overlap_mcp.sources.shell_words import Expander
+
+
+def assign(node: Node, expander: Expander) -> str:
+    """`X=…`, `X+=…`, `X=( … )`, `X[i]=…`; gives the name."""
+    source, scope = expander.source, expander.scope
+    target = node.children[0]
+    adds = any(child.type == "+=" for child in node.children)
+    value_node = node.children[-1] if node.children[-1].type not in ("=", "+=") else None
+    name = source.written(target if target.type != "subscript" else target.children[0])
+    old = scope.variables.get(name)
+    if value_node is not None and value_node.type == "array":
+        elements = tuple(expander.words([n for n in value_node.named_children if n.type != "comment"]))
+        scope.variables[name] = Array(elements_of(old) + elements if adds else elements)
+        return name
+    pieces = (_unknown(name),) if node.has_error else expander.value(value_node)
+    if target.type == "subscript" and not isinstance(old, Scalar):
+        scope.variables[name] = Array((*elements_of(old), pieces))
+    elif adds:
+        scope.variables[name] = _added(name, old, pieces, known=name in scope.variables)
+    else:
+        scope.variables[name] = Scalar(pieces)
+    return name
+
+
+def declare(node: Node, expander: Expander) -> None:
+    """`export`, `declare`, `local`, `readonly`: assignments, some of them for the environment."""
+    source, scope = expander.source, expander.scope
+    options = [source.written(n) for n in node.named_children if n.type == "word"]
+    exports = node.children[0].type == "export" or any(o.startswith("-") and "x" in o for o in options)
+    for child in node.named_children:
+        if child.type == "variable_assignment":
+            name = assign(child, expander)
+            if node.has_error:
+                scope.variables[name] = Scalar((_unknown(name),))
+        elif child.type == "variable_name" and not node.has_error:
+            name = source.written(child)
+        else:
+            continue
+        if exports and "-n" not in options:
+            scope.exported[name] = source.place(child)
+
+
+def unset(node: Node, expander: Expander) -> None:
+    """`unset X`: the variable is known to be absent."""
+    for pieces in expander.words(node.named_children):
+        name = text_of(pieces)
+        if not name.startswith("-"):
+            expander.scope.variables[name] = None
+            expander.scope.exported[name] = expander.source.place(node)
+
+
+def assign_number(text: str, expander: Expander) -> None:
+    """`X=…`, `X+=…` or `X++` between double parentheses or behind `let`."""
+    written = assignment(text)
+    if written is None:
+        return
+    name, expression = written
+    try:
+        piece = Piece(str(arithmetic(expression.replace("$", ""), expander.integer)))
+    except UndecidedError:
+        piece = _unknown(name)
+    expander.scope.variables[name] = Scalar((piece,))
+
+
+def _added(name: str, old: Value | None, pieces: Pieces, *, known: bool) -> Value:
+    if isinstance(old, Array):
+        first = old.elements[0] if old.elements else ()
+        return Array(((*first, *pieces), *old.elements[1:]))
+    if old is None and not known:
+        return Scalar((_unknown(name), *pieces))
+    return Scalar((*(old.pieces if old else ()), *pieces))
+
+
+def _unknown(name: str) -> Piece:
+    return Piece(f"${{{name}}}", unresolved=name)
+
+
+def formatted(template: Pieces, values: Sequence[Pieces]) -> Pieces:
+    """`printf` with `%s` and `%d` only; a value keeps its place."""
+    parts = re.split("(%[sd])", text_of(template))
+    found: list[Piece] = []
+    rest = list(values)
+    for part in parts:
+        if part in ("%s", "%d"):
+            found += rest.pop(0) if rest else ()
+        elif part:
+            found.append(Piece(part.replace("\\n", "\n")))
+    return tuple(found)

@@ -1,0 +1,136 @@
+"""Megatron-LM flags -> settings, in every spelling that public files use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ep_overlap_mcp.settings.setting import UNKNOWN
+from ep_overlap_mcp.sources.flags import layer_pattern, read_flags
+from ep_overlap_mcp.sources.reading import Reading
+from ep_overlap_mcp.sources.words import Word
+
+EP = "model.expert_model_parallel_size"
+LAYOUT = "model.pipeline_model_parallel_layout"
+
+
+def read(*texts: str | Word) -> Reading:
+    """The reading of some arguments, one a line."""
+    reading = Reading("test", "argv", "megatron-lm")
+    words = [t if isinstance(t, Word) else Word(t, line) for line, t in enumerate(texts, 1)]
+    read_flags(words, reading)
+    return reading
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "value"),
+    [
+        (["--expert-model-parallel-size", "8"], EP, 8),
+        (["--expert-model-parallel-size=8"], EP, 8),
+        (["--expert_model_parallel_size", "'8'"], EP, 8),
+        (["--llm-ep", "8"], EP, 8),
+        (["--num-experts", "64"], "model.num_moe_experts", 64),
+        (["--lr", "-1e-3"], "optimizer.lr", -0.001),
+        (["--moe-shared-expert-overlap"], "model.moe_shared_expert_overlap", True),
+        (["--moe-shared-expert-overlap", "True"], "model.moe_shared_expert_overlap", True),
+        (["--moe-shared-expert-overlap", "false"], "model.moe_shared_expert_overlap", False),
+        (["--disable-bias-linear"], "model.add_bias_linear", False),
+        (["--no-gradient-accumulation-fusion"], "model.gradient_accumulation_fusion", False),
+        (["--no-gradient-accumulation-fusion", "true"], "model.gradient_accumulation_fusion", False),
+        (["--no-gradient-accumulation-fusion", "false"], "model.gradient_accumulation_fusion", True),
+        (["--recompute-modules", "mlp", "moe"], "model.recompute_modules", ["mlp", "moe"]),
+        (["--recompute-modules", "[mlp moe]"], "model.recompute_modules", ["mlp", "moe"]),
+        (["--recompute-modules", "mlp,moe"], "model.recompute_modules", ["mlp", "moe"]),
+        (["--recompute-modules", '["mlp", "moe_act"]'], "model.recompute_modules", ["mlp", "moe_act"]),
+        (["--moe-router-load-balancing-type", "aux_loss"], "model.moe_router_load_balancing_type", ["aux_loss"]),
+        (["--moe-layer-freq", "2"], "model.moe_layer_freq", 2),
+        (["--moe-layer-freq", "([0]*1+[1]*3)"], "model.moe_layer_freq", [0, 1, 1, 1]),
+        (["--moe-layer-freq", "[0] * 1 + [1] * 2"], "model.moe_layer_freq", [0, 1, 1]),
+        (["--moe-layer-freq", "'([0]*1+[1]*2)'"], "model.moe_layer_freq", [0, 1, 1]),
+        (["--pipeline-model-parallel-layout", "Et*3|(tt|)*6tmL"], LAYOUT, "Et*3|(tt|)*6tmL"),
+        (["--pipeline-model-parallel-layout", "'Et|t|(tt|)*29tL'"], LAYOUT, "Et|t|(tt|)*29tL"),
+        (["--pipeline-model-parallel-layout", r"'Et\|\(tt\|\)*30L'"], LAYOUT, "Et|(tt|)*30L"),
+        (["--fp8-format", "hybrid"], "model.fp8", "hybrid"),
+    ],
+)
+def test_every_spelling_of_a_value_is_understood(arguments: list[str], path: str, value: Any) -> None:
+    """Separators, bare switches, off-flags, lists, layer expressions and layouts."""
+    reading = read(*arguments)
+    assert [(a.path, a.value) for a in reading.assignments] == [(path, value)]
+    assert reading.complete
+
+
+def test_settings_that_no_rule_reads_are_settings_too() -> None:
+    """Megatron-LM's other flags take their values with them and say nothing aloud."""
+    reading = read("--data-path", "1", "a", "2", "b", "--save", "$DIR", "--bf16")
+    assert [(a.path, a.line) for a in reading.assignments] == [
+        ("args.data_path", 1),
+        ("args.save", 6),
+        ("model.bf16", 8),
+    ]
+    assert reading.omissions == []
+
+
+def test_flags_of_other_programs_are_look_alikes() -> None:
+    """A flag that only resembles a setting is named and not taken; other unknown flags are unknown."""
+    reading = read("--sglang-moe-a2a-backend", "deepep", "--vllm-ep-size", "4", "--rollout-batch-size", "8", "--bf16")
+    assert [(o.kind, o.text) for o in reading.omissions] == [
+        ("look-alike", "--sglang-moe-a2a-backend deepep"),
+        ("look-alike", "--vllm-ep-size 4"),
+        ("unknown name", "--rollout-batch-size 8"),
+    ]
+    assert [a.path for a in reading.assignments] == ["model.bf16"]
+
+
+def test_values_that_no_parser_takes_leave_the_setting_unknown() -> None:
+    """A missing or a wrong value is said, with the setting it belongs to."""
+    reading = read("--num-experts", "--expert-model-parallel-size", "many", "--moe-token-dispatcher-type", "fast")
+    assert [(a.path, a.value) for a in reading.assignments] == [
+        ("model.num_moe_experts", UNKNOWN),
+        (EP, UNKNOWN),
+        ("model.moe_token_dispatcher_type", UNKNOWN),
+    ]
+    assert [(o.kind, o.path, o.line) for o in reading.omissions] == [
+        ("not allowed", "model.num_moe_experts", 1),
+        ("not allowed", EP, 2),
+        ("not allowed", "model.moe_token_dispatcher_type", 4),
+    ]
+
+
+def test_unresolved_words_make_their_setting_unknown() -> None:
+    """An unknown value, a flag that may be there, and a quoted unknown behind a switch."""
+    value, maybe = Word("$EP", 1, None, ("EP",)), Word("--moe-shared-expert-overlap", 2, None, ("SHARED",))
+    switch = Word("$GEMM", 3, None, ("GEMM",), quoted=True)
+    reading = read("--expert-model-parallel-size", value, maybe, "--moe-grouped-gemm", switch)
+    assert [(a.path, a.known) for a in reading.assignments] == [
+        (EP, False),
+        ("model.moe_shared_expert_overlap", False),
+        ("model.moe_grouped_gemm", False),
+    ]
+    assert [o.why for o in reading.omissions] == [f"the text gives `{n}` no value" for n in ("EP", "SHARED", "GEMM")]
+    assert reading.complete
+
+
+def test_deprecated_spellings_are_settings_of_their_own() -> None:
+    """What replaced them is the field table's business."""
+    reading = read("--moe-layer-recompute", "--external-cuda-graph")
+    assert [a.path for a in reading.assignments] == ["model.moe_layer_recompute", "model.external_cuda_graph"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1]*999999", "([1]*5000)*5000", "[" * 1500, "__import__('os')", "[x]", "1.5", "[1]-[1]", "9" * 1900, "[1]+1"],
+)
+def test_only_small_layer_expressions_are_evaluated(text: str) -> None:
+    """Integers and lists under `+` and `*`, bounded; anything else stays the text it is."""
+    assert layer_pattern(text) == text
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40)), min_size=1, max_size=6))
+def test_layer_expressions_have_the_value_python_gives(parts: list[tuple[int, int]]) -> None:
+    """The small evaluator agrees with Megatron-LM's `eval`."""
+    text = "(" + "+".join(f"[{kind}]*{count}" for kind, count in parts) + ")"
+    assert layer_pattern(text) == [kind for kind, count in parts for _ in range(count)]

@@ -1,0 +1,70 @@
+"""The reader's expansion against the shell's own, on small scripts of assignments."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ep_overlap_mcp.sources.shell_run import walk
+from ep_overlap_mcp.sources.shell_scope import Scope, text_of
+from ep_overlap_mcp.sources.shell_syntax import Source
+from ep_overlap_mcp.sources.words import Piece
+
+BASH = shutil.which("bash")
+NAMES = st.sampled_from(["A", "B", "C"])
+LITERALS = st.sampled_from(["1", "--x", "a b", "", "7", "moe_act,mlp", "([0]*3+[1]*2)", "x=y", "it's", "é"])
+
+
+def quoted(text: str) -> str:
+    return '"' + text + '"'
+
+
+REFERENCES = st.one_of(
+    NAMES.map(lambda n: f"${n}"),
+    NAMES.map(lambda n: f"${{{n}}}"),
+    st.builds(lambda n, o, d: f"${{{n}{o}{d}}}", NAMES, st.sampled_from([":-", "-", ":+", "+"]), st.sampled_from("18")),
+    st.builds(lambda n, o: f"${{{n}{o}}}", NAMES, st.sampled_from(["#-", "##*-", "%x", "%%,*", "/a/b", "//m/", "^^"])),
+    NAMES.map(lambda n: f"${{#{n}}}"),
+    st.builds(lambda a, s, b: f"$(({a} {s} {b}))", st.integers(0, 99), st.sampled_from("+-*/%"), st.integers(1, 9)),
+)
+VALUES = st.lists(st.one_of(LITERALS.map(quoted), REFERENCES.map(quoted)), max_size=3).map("".join)
+WORDS = st.one_of(REFERENCES, REFERENCES.map(quoted), LITERALS.map(quoted), st.sampled_from(["x", r"a\ b", "'$A'"]))
+ASSIGNMENTS = st.one_of(
+    st.builds(lambda n, v: f"{n}={v}", NAMES, VALUES),
+    st.builds(lambda n, v: f"{n}+={v}", NAMES, VALUES),
+    st.builds(lambda n, v, w: f"if [ {v} = {w} ]; then {n}=1; fi", NAMES, REFERENCES.map(quoted), LITERALS.map(quoted)),
+    st.builds(lambda n, v: f"[[ -z {v} ]] || {n}=2", NAMES, REFERENCES.map(quoted)),
+    st.builds(
+        lambda n, v: f"for {n} in {v}; do C+=${n}; done", NAMES, st.lists(WORDS, min_size=1, max_size=3).map(" ".join)
+    ),
+)
+ARRAYS = st.lists(WORDS, max_size=4).map(lambda words: f"L=({' '.join(words)})")
+USES = st.lists(st.one_of(WORDS, st.sampled_from(['"${L[@]}"', "${L[@]}", '"${L[*]}"', "${#L[@]}", '"${L[0]}"'])))
+
+
+def by_bash(script: str) -> list[str]:
+    """The arguments as bash itself passes them."""
+    text = f"show() {{ printf '%s\\0' \"$@\"; }}\n{script.replace('show_these', 'show')}"
+    answer = subprocess.run(
+        [str(BASH), "-f", "-c", text], capture_output=True, text=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    return answer.stdout.split("\0")[:-1]
+
+
+def by_reader(script: str) -> list[str]:
+    """The arguments as the reader expands them."""
+    (command,) = walk(Source.of((Piece(script, 0),)), Scope()).commands
+    return [text_of(word) for word in command.words[1:]]
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@settings(deadline=None, max_examples=100)
+@given(st.lists(ASSIGNMENTS, max_size=5), ARRAYS, USES)
+def test_expansion_is_that_of_bash(assignments: list[str], array: str, uses: list[str]) -> None:
+    """Splitting, quoting, defaults, edits, arithmetic, arrays and conditions give the words that bash gives."""
+    script = "\n".join(["A=1", "B='x y'", "C=", *assignments, array, " ".join(["show_these", "first", *uses])])
+    assert by_reader(script) == by_bash(script)
