@@ -43,19 +43,10 @@ class Sides:
         yield from (("before", path) for path in self.before)
         yield from (("after" if self.before else "profile", path) for path in self.after)
 
-    def progress_of(self, on_progress: Progress | None) -> Callable[[Path], Progress]:
-        """For each file, in order, a report of the share of all files done, weighed by size."""
+    def progress(self, on_progress: Progress | None) -> list[Progress]:
+        """For each file a report that turns its own share into the share of all files, weighed by size."""
         sizes = [path.stat().st_size or 1 for _, path in self]
-        total, done = sum(sizes), iter(sizes)
-        past = 0
-
-        def for_file(_: Path) -> Progress:
-            nonlocal past
-            start, size = past, next(done)
-            past += size
-            return lambda share: on_progress((start + share * size) / total) if on_progress else None
-
-        return for_file
+        return [_part_of(sum(sizes), sum(sizes[:at]), size, on_progress) for at, size in enumerate(sizes)]
 
 
 def read(path: Path, on_progress: Progress | None = None) -> Profile:
@@ -82,6 +73,10 @@ def read(path: Path, on_progress: Progress | None = None) -> Profile:
     return read_kineto(path, on_progress)
 
 
+def _part_of(total: int, before: int, size: int, on_progress: Progress | None) -> Progress:
+    return lambda share: on_progress((before + share * size) / total) if on_progress else None
+
+
 def _by_name(path: Path, on_progress: Progress) -> tuple[Profile, list[DeviceProfile], list[str]]:
     profile = read(path, on_progress)
     return profile, *account(profile)
@@ -98,9 +93,8 @@ def conclude(
     devices: dict[str, list[DeviceProfile]] = {"before": [], "after": [], "profile": []}
     sources, caveats = [], []
     combined: Counter[str] = Counter()
-    progress = sides.progress_of(on_progress)
-    for side, path in sides:
-        profile, results, notes = account_file(path, progress(path))
+    for (side, path), progress in zip(sides, sides.progress(on_progress), strict=True):
+        profile, results, notes = account_file(path, progress)
         sources.append(ProfileSource(file=str(path), format=profile.format, side=side))
         devices[side] += results
         caveats += [note for note in notes if note not in caveats]
@@ -166,9 +160,13 @@ def _sentence(device: DeviceProfile) -> str:
     name = device.device if device.rank is None else f"rank {device.rank} ({device.device})"
     gemm = device.hidden_pct_gemm_attention
     narrower = "" if gemm is None else f", {gemm:.2f} % while matrix multiplication or attention ran"
-    waiting = f"; {device.control_ms:.3f} ms of it are control kernels, which wait" if device.control_ms else ""
+    waiting = (
+        f"; control kernels, which wait, were {device.control_ms:.3f} ms of the communication"
+        if device.control_ms
+        else ""
+    )
     return (
         f"{name}: {device.hidden_ms:.3f} of {device.comm_ms:.3f} ms communication ran while any computation did"
         f" ({device.hidden_pct:.2f} %{narrower}), {device.exposed_ms:.3f} ms were exposed in a window of"
-        f" {device.window_ms:.3f} ms{waiting}."
+        f" {device.window_ms:.3f} ms{control if device.control_ms else ''}."
     )

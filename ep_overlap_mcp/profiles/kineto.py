@@ -86,13 +86,13 @@ class _GpuRank:
             self._collectives[kind_of_collective(name)] += 1
 
     def _resolve_sendrecv(self) -> None:
-        """SendRecv kernels that say nothing themselves, decided by what the process called, if it agrees."""
-        all_to_all, p2p = self._collectives[Kind.ALL_TO_ALL], self._collectives[Kind.P2P]
+        """SendRecv kernels that say nothing themselves, decided by what the process called, if all calls agree."""
+        called = {kind for kind in (Kind.ALL_TO_ALL, Kind.P2P) if self._collectives[kind]}
         for device in self.profile.devices:
             number = device.timeline.count(Kind.SENDRECV)
-            if number and not (all_to_all and not p2p) and not (p2p and not all_to_all):
+            if number and len(called) != 1:
                 self.profile.caveats.append(ambiguous_sendrecv(device, number))
-            device.timeline.relabel(Kind.SENDRECV, Kind.ALL_TO_ALL if all_to_all and not p2p else Kind.P2P)
+            device.timeline.relabel(Kind.SENDRECV, next(iter(called)) if len(called) == 1 else Kind.P2P)
 
 
 def _kind_beyond_name(args: Args) -> Kind | None:
@@ -110,10 +110,10 @@ def _read_cpu_rank(path: Path, on_progress: Callable[[float], None] | None) -> P
         name, (start, end) = str(event.name), times(event)
         if event.cat == "cpu_op":
             if _CPU_MATMUL.match(name):
-                device.add(Kind.GEMM_ATTENTION, f"thread {event.tid}", start, end)
+                # operators nest, which no stream does
+                device.add(Kind.GEMM_ATTENTION, f"{name} on {event.tid}", start, end)
         elif name.startswith("gloo:"):
-            kind = kind_of_collective(name) or Kind.COLLECTIVE
-            device.add(kind, f"gloo {event.tid}", start, end)
+            device.add(kind_of_collective(name) or Kind.COLLECTIVE, f"gloo on {event.tid}", start, end)
         elif is_step(name):
             steps.append(Window(start, end))
         elif is_combined(name):

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 18
 _LIMIT = 1 << 26  # bytes of one event, or of what stands before the events
+_WHOLE_LIMIT = 1 << 30  # bytes of a file that has to be held whole
 
+_NOT_JSON = (msgspec.MsgspecError, RecursionError)
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[|\A\s*\[')
 _NEXT_EVENT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts|pid)")')
 _EVENT_START = re.compile(rb'\{\s*"ph"\s*:\s*"X"\s*,\s*')
@@ -141,7 +143,7 @@ class KinetoFile:
         """All of it at once, for files in which events hold lists of what looks like events."""
         with self.path.open("rb") as raw:
             text = cast("IO[bytes]", _decompressed(raw))
-            buffer = self._after_head(text) + text.read()
+            buffer = self._after_head(text) + text.read(_WHOLE_LIMIT)
         try:
             yield self._before_tail(buffer)
         except _CutInsideEventError:
@@ -180,7 +182,7 @@ class KinetoFile:
                 rest = msgspec.json.decode(b'{"traceEvents":[' + buffer, type=_Document)
                 events = rest.trace_events
                 self._find_rank(rest.distributed_info)
-        except msgspec.MsgspecError:
+        except _NOT_JSON:
             raise _CutInsideEventError from None
         return b",".join(events)
 
@@ -225,11 +227,11 @@ def _pattern(categories: tuple[str, ...]) -> re.Pattern[bytes]:
 def _decode(block: bytes, wanted: re.Pattern[bytes] | None) -> list[Event]:
     """The block's events, the wanted ones at least."""
     if wanted:
-        with suppress(msgspec.MsgspecError):
+        with suppress(*_NOT_JSON):
             return _DECODER.decode(b"[" + _cut_out(block, wanted) + b"]")
     try:
         return _DECODER.decode(b"[" + block + b"]")
-    except msgspec.MsgspecError:
+    except _NOT_JSON:
         raise _CutInsideEventError from None
 
 

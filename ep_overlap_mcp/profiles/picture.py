@@ -46,11 +46,10 @@ _ROWS = (
 
 def draw_devices(sides: Sides, on_progress: Callable[[float], None] | None = None) -> list[DevicePicture]:
     """A picture of every device: the whole window, then its first steps."""
-    progress = sides.progress_of(on_progress)
     return [
         _draw(device, str(path), side)
-        for side, path in sides
-        for device in read(path, progress(path)).devices
+        for (side, path), progress in zip(sides, sides.progress(on_progress), strict=True)
+        for device in read(path, progress).devices
         if device.timeline.extent
     ]
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.rules import all_rules
@@ -21,7 +22,7 @@ from ep_overlap_mcp.settings.request import BRIDGE_DELAY, BRIDGE_SWITCH, MODEL_D
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ep_overlap_mcp.rules.engine import Fix, Outcome
+    from ep_overlap_mcp.rules.engine import Fix, Outcome, Rule
     from ep_overlap_mcp.settings.request import Request
 
 LAYOUT_FIELDS = frozenset(
@@ -103,21 +104,23 @@ def judged(request: Request, changes: Mapping[str, Any]) -> tuple[list[Outcome],
     """The violated error rules after the changes, and why overlap would still be off, if it would."""
     changed = as_changed(request, changes)
     views = [View(changed, release) for release in changed.releases()]
-    errors = {code: rule for code, rule in all_rules().items() if _may_be_error(rule)}
-    outcomes = [o for o in outcomes_of(views, errors) if o.state == "violated" and o.severity == "error"]
+    outcomes = [o for o in outcomes_of(views, _error_rules()) if o.state == "violated" and o.severity == "error"]
     off = [] if all(v.effective[MODEL_SWITCH].value is True for v in views) else ["overlap-stays-off"]
     return outcomes, off
 
 
 def as_changed(request: Request, changes: Mapping[str, Any]) -> Request:
     """The request as written with the changes made, judged as written."""
-    from dataclasses import replace
-
     plain = replace(request, settings=dict(request.as_written), assume="as_written")
     return plain.with_settings(changes, "proposed")
 
 
-def _may_be_error(rule: Any) -> bool:
+@lru_cache(maxsize=1)
+def _error_rules() -> dict[str, Rule]:
+    return {code: rule for code, rule in all_rules().items() if _may_be_error(rule)}
+
+
+def _may_be_error(rule: Rule) -> bool:
     return rule.severity == "error" or any(clause.severity == "error" for clause in rule.clauses)
 
 

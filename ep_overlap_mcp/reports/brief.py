@@ -8,32 +8,36 @@ from typing import TYPE_CHECKING, Any
 from ep_overlap_mcp.results.check import CheckResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ep_overlap_mcp.results.base import Result
+
+    Answer = dict[str, Any]
 
 LIMIT = 4000  # bytes of JSON
 
 
-def brief(result: Result, limit: int = LIMIT) -> dict[str, Any]:
-    """The answer as an object of at most about `limit` bytes: empty fields dropped, then the longest lists cut.
+def brief(result: Result, limit: int = LIMIT) -> Answer:
+    """The answer as an object of at most about `limit` bytes: empty fields dropped, then what matters least.
 
-    `omitted` counts what was cut from each field.
+    `omitted` counts what was cut from each field. Errors of a check are shortened, and cut last of all.
     """
     answer = without_empty(result.model_dump(mode="json"))
+    whole = {key: len(value) for key, value in answer.items() if isinstance(value, (list, dict))}
     if isinstance(result, CheckResult):
-        answer = _brief_check(answer)
-    omitted: dict[str, int] = dict(answer.pop("omitted", {}))
+        for shorten in _CHECK_STEPS:
+            if _size(answer) > limit or shorten is _CHECK_STEPS[0]:
+                answer = shorten(answer)
     while _size(answer) > limit and (field := _longest(answer)) is not None:
-        answer[field], dropped = _halved(answer[field])
-        omitted[field] = omitted.get(field, 0) + dropped
+        answer[field] = _halved(answer[field])
+    omitted = {key: count - len(answer[key]) for key, count in whole.items() if count > len(answer[key])}
     if omitted:
         answer["omitted"] = omitted
         answer["more"] = 'ask again with detail="full" for everything'
     return answer
 
 
-def without_empty(value: dict[str, Any]) -> dict[str, Any]:
+def without_empty(value: Mapping[str, Any]) -> Answer:
     """The same object without nulls and empty containers inside objects; the top level keeps its lists."""
     return {key: _pruned(item) for key, item in value.items() if item is not None}
 
@@ -44,24 +48,56 @@ def _pruned(value: Any) -> Any:
     return [_pruned(item) for item in value] if isinstance(value, list) else value
 
 
-def _brief_check(answer: dict[str, Any]) -> dict[str, Any]:
-    """Findings without what `explain_rule` tells, and only the settings that no one could have guessed."""
-    findings = [_brief_finding(f) for f in answer["findings"] if f["severity"] != "info"]
-    shown = {path for f in answer["findings"] for path in f.get("settings", {})}
-    settings = {path: s.get("value") for path, s in answer["settings"].items() if s["origin"]["kind"] == "derived"}
-    omitted = {
-        "findings of severity info": len(answer["findings"]) - len(findings),
-        "settings": len(answer["settings"]) - len(settings),
+def _telling(answer: Answer) -> Answer:
+    """Errors and warnings with their places; open errors; settings that the stack derived."""
+    return {
+        **answer,
+        "findings": [_finding(f) for f in answer["findings"] if f["severity"] != "info"],
+        "undecided": [u for u in answer["undecided"] if u["severity"] == "error"],
+        "settings": {p: s.get("value") for p, s in answer["settings"].items() if s["origin"]["kind"] == "derived"},
     }
-    brief_answer = {**answer, "findings": findings, "settings": settings}
-    brief_answer["omitted"] = {field: count for field, count in omitted.items() if count and field not in shown}
-    return brief_answer
 
 
-def _brief_finding(finding: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {k: v for k, v in finding.items() if k not in ("source", "applies_to", "enforced_by", "settings")}
+def _without_settings(answer: Answer) -> Answer:
+    return {**answer, "settings": {}}
+
+
+def _needs_only(answer: Answer) -> Answer:
+    kept = ("rule", "name", "needs")
+    return {**answer, "undecided": [{key: u[key] for key in kept if key in u} for u in answer["undecided"]]}
+
+
+def _warnings_in_a_line(answer: Answer) -> Answer:
+    return {**answer, "findings": [f if f["severity"] == "error" else _in_a_line(f) for f in answer["findings"]]}
+
+
+def _fewer_undecided(answer: Answer) -> Answer:
+    return {**answer, "undecided": answer["undecided"][:8]}
+
+
+def _errors_in_a_line(answer: Answer) -> Answer:
+    return {**answer, "findings": [_in_a_line(f) for f in answer["findings"]]}
+
+
+_CHECK_STEPS: tuple[Callable[[Answer], Answer], ...] = (
+    _telling,
+    _without_settings,
+    _needs_only,
+    _warnings_in_a_line,
+    _fewer_undecided,
+    _errors_in_a_line,
+)
+
+
+def _finding(finding: Mapping[str, Any]) -> Answer:
+    """A finding without what `explain_rule` tells."""
+    kept = {k: v for k, v in finding.items() if k in ("rule", "name", "severity", "message", "expected", "fix")}
     kept["settings"] = {s["path"]: _where(s) for s in finding.get("settings", [])[:4]}
     return kept
+
+
+def _in_a_line(finding: Mapping[str, Any]) -> Answer:
+    return {key: finding[key] for key in ("rule", "name", "severity", "message")}
 
 
 def _where(setting: Mapping[str, Any]) -> str:
@@ -71,19 +107,18 @@ def _where(setting: Mapping[str, Any]) -> str:
 
 
 def _longest(answer: Mapping[str, Any]) -> str | None:
-    """The list or mapping that takes most room and can still be cut; the worst findings come first and stay."""
+    """The list or mapping that takes most room and can still be cut."""
     sizes = {
         key: _size(value)
         for key, value in answer.items()
-        if isinstance(value, (list, dict)) and len(value) > 1 and key not in ("overlap", "stack", "omitted", "plan")
+        if isinstance(value, (list, dict)) and len(value) > 1 and key not in ("overlap", "stack", "plan", "patch")
     }
     return max(sizes, key=sizes.__getitem__) if sizes else None
 
 
-def _halved(value: Any) -> tuple[Any, int]:
+def _halved(value: Any) -> Any:
     keep = max(1, len(value) // 2)
-    kept = dict(list(value.items())[:keep]) if isinstance(value, dict) else value[:keep]
-    return kept, len(value) - keep
+    return dict(list(value.items())[:keep]) if isinstance(value, dict) else value[:keep]
 
 
 def _size(value: Any) -> int:

@@ -36,7 +36,7 @@ h1 { font-size: 1.4rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2re
 h3 { font-size: .95rem; margin: .8rem 0 .3rem; overflow-wrap: anywhere; }
 nav button { font: inherit; color: inherit; background: var(--soft); border: 1px solid var(--line);
   border-radius: 5px; padding: .2rem .7rem; margin: 0 .3rem .3rem 0; cursor: pointer; }
-nav button[aria-pressed=true] { background: var(--gemm); color: #fff; border-color: var(--gemm); }
+nav button[aria-pressed=true] { background: var(--gemm); color: var(--paper); border-color: var(--gemm); }
 .sides { display: grid; gap: 1.5rem; } .sides.two { grid-template-columns: 1fr 1fr; }
 .lanes { display: grid; grid-template-columns: 10.5rem 1fr; font-size: .8rem; }
 .names { display: grid; } .names span { align-self: center; white-space: nowrap; }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ep_overlap_mcp.rules.truth import TRUE, any_of
@@ -233,15 +234,24 @@ def judge(rule: Rule, views: Sequence[View]) -> Outcome | None:
 
 def _on_release(rule: Rule, view: View) -> Outcome | None:
     """The worst outcome over the layers in force; clauses with equal parameters are evaluated once."""
-    groups: dict[tuple[Any, ...], list[Clause]] = {}
-    for clause in rule.clauses:
-        if clause.in_force(view.framework, view.release):
-            groups.setdefault((clause.severity, clause.params), []).append(clause)
-    outcomes = [_evaluate(rule, view, clauses) for clauses in groups.values()]
-    if not outcomes:
+    groups = _groups(rule.clauses, view.framework, view.release)
+    if not groups:
         return None
+    if len(groups) == 1:
+        return _evaluate(rule, view, groups[0])
+    outcomes = [_evaluate(rule, view, clauses) for clauses in groups]
     order = {"violated": 0, "undecided": 1, "met": 2}
     return min(outcomes, key=lambda o: (order[o.state], _WORST[o.severity]))
+
+
+@lru_cache(maxsize=16384)
+def _groups(clauses: tuple[Clause, ...], framework: Framework, release: Release) -> tuple[tuple[Clause, ...], ...]:
+    """The clauses in force, those of equal severity and parameters together."""
+    groups: dict[str, list[Clause]] = {}
+    for clause in clauses:
+        if clause.in_force(framework, release):
+            groups.setdefault(repr((clause.severity, clause.params)), []).append(clause)
+    return tuple(tuple(group) for group in groups.values())
 
 
 def _evaluate(rule: Rule, view: View, clauses: Sequence[Clause]) -> Outcome:
@@ -265,12 +275,14 @@ def _met(rule: Rule) -> Outcome:
 
 def _agreed(outcomes: Sequence[Outcome], views: Sequence[View]) -> Outcome:
     """One outcome where all releases agree; else undecided, for want of the release and of what some release needs."""
+    if len(outcomes) == 1:
+        return outcomes[0]
     states = {outcome.state for outcome in outcomes}
     worst = min(outcomes, key=lambda o: _WORST[o.severity])
     if len(states) == 1:
         first = outcomes[0]
         if first.state != "undecided":
-            return min((o for o in outcomes), key=lambda o: _WORST[o.severity])
+            return worst
         needs = frozenset().union(*(o.needs for o in outcomes))
         return Outcome(first.rule, "undecided", worst.severity, needs=needs, layers=first.layers, reads=first.reads)
     needs = frozenset().union(*(o.needs for o in outcomes)) | {_release_setting(views)}

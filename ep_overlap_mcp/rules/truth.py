@@ -6,6 +6,7 @@ exactly the settings that are still needed.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from packaging.version import Version
@@ -187,7 +188,7 @@ class VersionValue(Value):
 
     def below(self, floor: str) -> Truth:
         """Whether the installed version is older than the floor, or the component absent."""
-        return self.test(lambda v: v is None or Version(v) < Version(floor))
+        return self.test(lambda v: v is None or _version(v) < _version(floor))
 
     def at_least(self, floor: str) -> Truth:
         """Whether the component is there and not older than the floor."""
@@ -197,6 +198,11 @@ class VersionValue(Value):
     def absent(self) -> Truth:
         """Whether the component is known not to be installed."""
         return self.unset
+
+
+@lru_cache(maxsize=256)
+def _version(text: str) -> Version:
+    return Version(text)
 
 
 def derived(function: Callable[..., Any], *operands: Value | int) -> Value:

@@ -6,17 +6,18 @@ layer writes over it as the real one does: Megatron-LM's argument handling, Brid
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.settings.bridge_writes import bridge_writes
 from ep_overlap_mcp.settings.core_writes import core_writes
 from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.megatron_lm_writes import megatron_lm_writes
-from ep_overlap_mcp.settings.setting import UNKNOWN, Origin, Setting, unknown
+from ep_overlap_mcp.settings.setting import Origin, Setting, unknown
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.settings.request import Request
-    from ep_overlap_mcp.stack import Release
+    from ep_overlap_mcp.stack import Core, Release
 
 _UNKNOWN_WHEN_PARTIAL = frozenset(
     ("model", "comm_overlap", "ddp", "optimizer", "train", "dist", "rng", "rerun_state_machine", "args")
@@ -82,22 +83,25 @@ class Effective:
         return tuple(self._defaults)
 
     def _unstated(self, path: str) -> Setting:
-        field = field_table().get(path)
-        if field is None:
-            raise KeyError(f"{path} is no setting of the field table")
-        if not field.exists_in(self.release.core):
-            return _default(path, None, f"not in {self.release.core.label}")
-        top = path.partition(".")[0]
-        if top in _NEVER_DEFAULTED or (self.request.partial and top in _UNKNOWN_WHEN_PARTIAL):
-            return unknown(path)
-        if not field.defaults:
-            return unknown(path) if top in ("model", "train") and field.optional else _default(path, None, "unset")
-        value = field.default(self.release.core, command_line=self.request.framework == "megatron-lm")
-        return _default(path, value, f"default of {self.release.core.label}")
+        command_line = self.request.framework == "megatron-lm"
+        return _unstated(path, self.release.core, command_line=command_line, partial=bool(self.request.partial))
+
+
+@lru_cache(maxsize=32768)
+def _unstated(path: str, core: Core, *, command_line: bool, partial: bool) -> Setting:
+    """A setting that no one stated: the release's default, or unknown."""
+    field = field_table().get(path)
+    if field is None:
+        raise KeyError(f"{path} is no setting of the field table")
+    if not field.exists_in(core):
+        return _default(path, None, f"not in {core.label}")
+    top = path.partition(".")[0]
+    if top in _NEVER_DEFAULTED or (partial and top in _UNKNOWN_WHEN_PARTIAL):
+        return unknown(path)
+    if not field.defaults:
+        return unknown(path) if top in ("model", "train") and field.optional else _default(path, None, "unset")
+    return _default(path, field.default(core, command_line=command_line), f"default of {core.label}")
 
 
 def _default(path: str, value: Any, note: str) -> Setting:
     return Setting(path, value, Origin("default", note=note))
-
-
-__all__ = ["UNKNOWN", "Effective"]

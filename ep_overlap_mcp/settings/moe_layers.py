@@ -28,12 +28,17 @@ def layer_pattern(value: Any) -> int | list[int] | None:
         return None
 
 
-def moe_layers(value: Any, layers: int) -> list[int] | None:
-    """1 for each MoE layer and 0 for each dense one; None where `moe_layer_freq` does not say."""
-    freq = layer_pattern(value)
-    if isinstance(freq, int):
-        return [int(layer % freq == 0) for layer in range(layers)] if freq > 0 else None
-    return freq
+def moe_layers(value: Any, layers: int) -> tuple[bool, ...] | None:
+    """One flag a decoder layer, first layer first; None where the model could not be built from it.
+
+    Source: `get_gpt_decoder_layer_specs`, megatron/core/models/gpt/gpt_layer_specs.py:579-607 at the same revision.
+    """
+    pattern = layer_pattern(value)
+    if isinstance(pattern, int):
+        return tuple(layer % pattern == 0 for layer in range(layers)) if pattern > 0 else None
+    if pattern is None or len(pattern) != layers or set(pattern) - {0, 1}:
+        return None
+    return tuple(bool(layer) for layer in pattern)
 
 
 def _evaluated(node: ast.expr) -> Any:

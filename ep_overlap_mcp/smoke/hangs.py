@@ -16,7 +16,8 @@ def name_odd_rank(
 ) -> tuple[int | None, list[str]]:
     """The odd rank, None when the evidence names none, and a line for each rank.
 
-    The odd rank is the only one in no collective while others wait; else the only one that has called fewer.
+    The odd rank is the only one in no collective while others wait. Counts of calls tell nothing: pipeline stages
+    call differently often.
     """
     rank = _odd_rank(states, world_size)
     lines = [_line(number, states.get(number), stacks.get(number, ())) for number in range(world_size)]
@@ -27,11 +28,7 @@ def _odd_rank(states: Mapping[int, Mapping[str, Any]], world_size: int) -> int |
     ranks = range(world_size)
     waiting = [rank for rank in ranks if states.get(rank, {}).get("in_flight")]
     idle = [rank for rank in ranks if rank not in waiting]
-    if waiting and len(idle) == 1:
-        return idle[0]
-    counts = {rank: (states.get(rank, {}).get("last") or {}).get("seq", 0) for rank in idle or ranks}
-    behind = [rank for rank, count in counts.items() if count == min(counts.values())]
-    return behind[0] if waiting and len(behind) == 1 else None
+    return idle[0] if waiting and len(idle) == 1 else None
 
 
 def _line(rank: int, state: Mapping[str, Any] | None, stack: Sequence[str]) -> str:

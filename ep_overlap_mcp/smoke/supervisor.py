@@ -18,7 +18,15 @@ from typing import Any
 
 from ep_overlap_mcp.smoke.hangs import name_odd_rank
 from ep_overlap_mcp.smoke.job import FILE_BYTES, Job
-from ep_overlap_mcp.smoke.processes import MARKER, adopt_orphans, die_with_parent, end_processes, processes_of, reap
+from ep_overlap_mcp.smoke.processes import (
+    MARKER,
+    Identity,
+    adopt_orphans,
+    die_with_parent,
+    end_processes,
+    processes_of,
+    reap,
+)
 from ep_overlap_mcp.smoke.run_folder import RunFolder, read_json, tail, write_json
 from ep_overlap_mcp.smoke.store import Store
 from ep_overlap_mcp.smoke.watch import Decision, Seen, Watch
@@ -35,6 +43,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     adopt_orphans()
+    if (identity := Identity.of(os.getpid())) is not None:
+        supervisor.store.supervised_by(job.run_id, identity)
     return 0 if supervisor.run() else 1
 
 

@@ -20,6 +20,7 @@ from ep_overlap_mcp.sources.flag_documents import is_flag_document, read_flag_do
 from ep_overlap_mcp.sources.json_tree import json_tree
 from ep_overlap_mcp.sources.names import DISTINCTIVE, FIELDS, SWIFT, Vocabulary
 from ep_overlap_mcp.sources.reading import Reading
+from ep_overlap_mcp.sources.record import takes
 from ep_overlap_mcp.sources.role_documents import (
     is_nemo_rl,
     is_primus,
@@ -30,7 +31,7 @@ from ep_overlap_mcp.sources.role_documents import (
     read_roles,
     read_verl,
 )
-from ep_overlap_mcp.sources.tree import Node, Table, statements
+from ep_overlap_mcp.sources.tree import Node, Table, plain, statements
 from ep_overlap_mcp.sources.yaml_tree import yaml_trees
 
 if TYPE_CHECKING:
@@ -104,15 +105,20 @@ def _read_fields(document: Document) -> Reading:
 
 
 def _recorded(reading: Reading, document: Document, vocabulary: Vocabulary) -> Reading:
-    """Record it where at least one name is Megatron's alone: `seed`, `bf16` and `save` are everybody's."""
-    if any(_is_megatron(name, vocabulary) for name, _ in statements(document.root)):
+    """Record it where it really sets what only Megatron has: `seed` is everybody's, prose about settings sets none."""
+    taken = [
+        takes(field, plain(entry.node))
+        for name, entry in statements(document.root)
+        if not isinstance(entry.node, Table) and (field := _megatrons(name, vocabulary))
+    ]
+    if sum(taken) * 2 > len(taken):
         document.record(reading, vocabulary)
     return reading
 
 
-def _is_megatron(name: str, vocabulary: Vocabulary) -> bool:
+def _megatrons(name: str, vocabulary: Vocabulary) -> Field | None:
     found = vocabulary.setting(name)
-    return isinstance(found, Field) and DISTINCTIVE.search(found.path) is not None
+    return found if isinstance(found, Field) and DISTINCTIVE.search(found.path) else None
 
 
 DIALECTS = (

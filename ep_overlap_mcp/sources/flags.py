@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.sources.words import Word
 
 _FLAG: Final = re.compile(r"--?[A-Za-z_]")
+_ARRAY: Final = re.compile(r"\$\{\w+\[[@*]\]\}\Z")
 _TRUE: Final = {"true", "yes", "on"}
 _FALSE: Final = {"false", "no", "off"}
 _MAX_EXPRESSION: Final = 2000
@@ -65,7 +66,7 @@ def read_flags(words: Sequence[Word], reading: Reading) -> None:
     for flag in flags:
         add_flag(flag, reading)
     for word in loose:
-        if word.unresolved:
+        if word.unresolved and _is_reference(word):
             why = f"`{word.text}` may hold further options; the text gives {_names(word)} no value"
             reading.left_out(word.text, word.line, why, kind="not resolved")
             reading.partial.append(why)
@@ -86,7 +87,7 @@ def split_flags(words: Sequence[Word]) -> tuple[list[Flag], list[Word]]:
         values = [word.tail(len(name) + 1)] if equals else []
         room = 0 if equals else _room(name)
         while len(values) < room and at < len(words) and not is_flag(words[at]):
-            if _is_boolean(name) and not _states_a_boolean(words[at]):
+            if _holds_options(words[at], name, first=not values):
                 break
             values.append(words[at])
             at += 1
@@ -144,14 +145,20 @@ def _room(name: str) -> int:
     return 1
 
 
-def _is_boolean(name: str) -> bool:
+def _holds_options(word: Word, name: str, *, first: bool) -> bool:
+    """Whether a word behind a flag is no value of it but options without a value in the text, such as `${ARGS[@]}`."""
     found = field_of(name)
-    return found is not None and (found[1] or found[0].type == "bool")
+    if found is not None and (found[1] or found[0].type == "bool"):
+        states = word.text.strip().lower() in _TRUE | _FALSE
+        return not states and not (word.unresolved and word.quoted and not _ARRAY.match(word.text))
+    if not word.unresolved or not _is_reference(word):
+        return False
+    return _ARRAY.match(word.text) is not None or not (first or found)
 
 
-def _states_a_boolean(word: Word) -> bool:
-    """`true`, or a quoted variable; an unquoted one behind a bare switch holds options of its own."""
-    return word.text.strip().lower() in _TRUE | _FALSE or bool(word.unresolved and word.quoted)
+def _is_reference(word: Word) -> bool:
+    """Whether a word begins with a variable: only then can options come out of it."""
+    return word.text.startswith("$") and not word.text.startswith("$(")
 
 
 def _unresolved(flag: Flag, setting: Field, names: Sequence[str], reading: Reading) -> None:

@@ -29,6 +29,7 @@ _DOES_NOT_TRAIN: Final = re.compile(
     r"convert|checkpoint|ckpt|preprocess|prepare|evaluat|(^|_)eval|lm_eval|export|generat|inference|serve|merge|"
     r"download|tokeniz|(^|[/_.])(to|from)_(hf|mcore|megatron|torch)|hf2|2hf|hf_to|plot|pip$|profile_analy"
 )
+_OPEN: Final = "\ufffc"  # stands for an unresolved part of a JSON text
 _SCRIPT: Final = re.compile(r"(?![-\w.]+=).*\.(py|sh)\Z", re.DOTALL)
 _BASE_FILE: Final = re.compile(r"--?(yaml[-_]cfg|config|config[-_]file|exp)\Z")
 # Arguments of training scripts that use Megatron-Core behind a parser of their own (NeMo, Hugging Face style).
@@ -189,19 +190,19 @@ def add_variable(name: str, variable: Variable, reading: Reading) -> None:
 
 
 def read_environment_json(word: Word, reading: Reading) -> None:
-    """The `env_vars` of a Ray runtime environment, as JSON or as a Python literal."""
+    """The `env_vars` of a Ray runtime environment; a value that hangs on an unknown variable is unknown."""
+    text = "".join(_OPEN if p.unresolved else p.text for p in word.pieces) if word.pieces else word.text
     try:
-        found = json.loads(word.text)
+        found = json.loads(text)
     except ValueError:
         why = "the runtime environment is no JSON that the text settles"
         reading.left_out(word.text, word.line, why, kind="not read")
         return
     variables = found.get("env_vars") if isinstance(found, dict) else None
     for name, value in (variables if isinstance(variables, dict) else {}).items():
-        if not str(name).isidentifier() or isinstance(value, (dict, list)):
-            continue
-        known = UNKNOWN if any(u in str(value) for u in word.unresolved) else value
-        reading.add(f"env.{name}", known, line=word.line, text=f"{name}={value}")
+        if str(name).isidentifier() and not isinstance(value, (dict, list)):
+            known = UNKNOWN if _OPEN in str(value) else value
+            reading.add(f"env.{name}", known, line=word.line, text=f"{name}={value}".replace(_OPEN, "$…"))
 
 
 def _overrides(launch: Launch, reading: Reading) -> None:

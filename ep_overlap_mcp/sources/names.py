@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 # What only Megatron's settings are called; `seed`, `bf16` and `save` are everybody's.
 DISTINCTIVE = re.compile(r"parallel|moe|expert|overlap|recompute|pipeline|cuda_graph|delay_wgrad|num_layers\Z")
 
+# Mappings that people group fields in, where the dialect has no objects.
+_SECTION = re.compile(
+    r"(?:\w+_)?(?:parallel|parallelism|parallel_config|language_model|transformer|transformer_config|model_config|moe"
+    r"|training|megatron|megatron_config|megatron_args|distributed|recompute|config|args|overrides)\Z"
+)
+
 NoSetting = Literal["look-alike", "unknown name", "dead"]
 
 OBJECTS = ("model", "comm_overlap", "ddp", "optimizer", "train", "dataset", "dist", "rng", "rerun_state_machine")
@@ -33,7 +39,7 @@ class Vocabulary:
     `parts` pairs a dotted prefix with the object it stands for, "" for names that need no object; `exact` maps whole
     names to canonical ones; names under a prefix of `look_alikes` are another role's or another engine's. `partial`
     says why unwritten settings are unknown. With `own_names`, the program has names of its own among Megatron's; with
-    `arguments`, names are those of Megatron-LM's command line; with `sections`, mappings of any name group fields.
+    `arguments`, names are those of Megatron-LM's command line; with `sections`, mappings may group fields.
     """
 
     program: str
@@ -75,7 +81,7 @@ class Vocabulary:
         table = field_table()
         found = table.get(canonical)
         top, _, rest = canonical.rpartition(".")
-        in_section = self.sections and top.partition(".")[0] not in (*OBJECTS, "env", "mixed_precision", "peft")
+        in_section = self.sections and all(map(_SECTION.match, top.split(".")))
         if found is None and (top in ("", "model") or in_section):
             known = (table.get(f"{o}.{rest}") for o in (*_BARE_OBJECTS, *(["args"] if self.arguments else [])))
             found = next((f for f in known if f is not None), None) or _alias(rest)

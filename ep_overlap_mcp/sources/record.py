@@ -48,9 +48,9 @@ def record(
         _no_setting(reading, vocabulary, name, setting, line=line, text=text)
     elif value is UNKNOWN:
         reading.unresolved(setting, line=line, text=text, why=why)
-    elif vocabulary.own_names and not DISTINCTIVE.search(setting.path) and not _takes(setting, value):
+    elif vocabulary.own_names and not DISTINCTIVE.search(setting.path) and not takes(setting, value):
         return  # the program has a meaning of its own for the name
-    elif value is None and not _takes(setting, None):
+    elif value is None and not takes(setting, None):
         if not vocabulary.arguments:  # where names are arguments, null leaves the default of a base file
             why = f"`{setting.path}` is no value when it is null"
             reading.unresolved(setting, line=line, text=text, why=why)
@@ -132,7 +132,10 @@ def _spelled(setting: Field, value: Any) -> Any:
     return value
 
 
-def _takes(setting: Field, value: Any) -> bool:
+def takes(setting: Field, value: Any) -> bool:
+    """Whether the stack's parser takes a value; a value that is interpolated later may be anything."""
+    if value is UNKNOWN or (isinstance(value, str) and ("${" in value or "{{" in value)):
+        return True
     try:
         setting.parse(value)
     except ValueNotAllowedError:

@@ -95,8 +95,9 @@ def test_a_rank_is_accounted_for(write_kineto: WriteKineto):
     assert (result.compare, result.caveats, result.compat) == (None, [], "none")
     assert result.summary == (
         "rank 2 (GPU 0): 0.040 of 0.073 ms communication ran while any computation did (54.79 %, 47.95 % while matrix"
-        " multiplication or attention ran), 0.033 ms were exposed in a window of 0.100 ms; 0.005 ms of it are control"
-        " kernels, which wait. Hidden is not gain: only unprofiled step times of a matched A/B decide."
+        " multiplication or attention ran), 0.033 ms were exposed in a window of 0.100 ms; control kernels, which"
+        " wait, were 0.005 ms of the communication. Hidden is not gain: only unprofiled step times of a"
+        " matched A/B decide."
     )
 
 
@@ -187,3 +188,18 @@ def test_what_cannot_be_told_apart_is_a_caveat_of_the_answer(write_kineto: Write
     result = analyze([write_kineto([kernel(SENDRECV, 0, 5)])])
     assert result.devices[0].by_kind.p2p is not None
     assert "1 SendRecv kernels may be expert all-to-alls or pipeline traffic" in result.caveats[0]
+
+
+def test_a_cpu_rank_says_what_it_is(write_kineto: WriteKineto):
+    """Nested operators are one computation; both compute sets are the matrix multiplications."""
+    events = [
+        annotation("aten::linear", 0, 30, cat="cpu_op"),
+        annotation("aten::addmm", 1, 28, cat="cpu_op"),
+        annotation("gloo:all_to_all", 20, 20, tid=9),
+    ]
+    result = analyze([write_kineto(events, distributedInfo={"backend": "gloo", "rank": 1})])
+    device = result.devices[0]
+    assert (device.device, device.rank, device.hidden_pct, device.hidden_pct_gemm_attention) == ("CPU", 1, 50.0, 50.0)
+    assert result.caveats == [
+        "CPU rank: computation is ATen's matrix multiplications only; what overlaps here says nothing about GPUs"
+    ]

@@ -209,6 +209,21 @@ def test_text_between_events_that_is_no_json_is_refused(tmp_path: Path):
         read_kineto(path)
 
 
+def test_text_nested_without_end_is_refused(tmp_path: Path):
+    """Depth is bounded by the parser, and said as damage."""
+    path = tmp_path / "deep.json"
+    path.write_text('{"traceEvents": [{"ph": "X", "cat": "kernel", "args": ' + "[" * 100_000 + "]" * 100_000 + "}]}")
+    with pytest.raises(ProfileError, match=r"deep\.json: damaged or cut off"):
+        read_kineto(path)
+
+
+def test_a_plain_list_of_events_is_read(tmp_path: Path):
+    """Tools that filter traces write the list alone."""
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps([kernel(DISPATCH, 1, 2)]))
+    assert kinds(read_kineto(path)) == [Kind.DISPATCH]
+
+
 def test_progress_ends_at_one(write_kineto: WriteKineto):
     """Reports rise from the first block to the whole file."""
     shares: list[float] = []

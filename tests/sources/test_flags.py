@@ -114,6 +114,22 @@ def test_unresolved_words_make_their_setting_unknown() -> None:
     assert reading.complete
 
 
+@pytest.mark.parametrize("flag", ["--colocate", "--bf16", "--recompute-modules", "--swiglu"])
+def test_an_unknown_array_is_no_value(flag: str) -> None:
+    """`${ARGS[@]}` behind any flag may hold further options; what is not written is then unknown."""
+    reading = read("--num-layers", "4", flag, Word("${ARGS[@]}", 4, None, ("ARGS",)))
+    assert reading.partial == ["`${ARGS[@]}` may hold further options; the text gives `ARGS` no value"]
+
+
+def test_an_unknown_word_behind_an_unknown_flag_is_its_value() -> None:
+    """Only the first one: a second has no flag that it belongs to. What begins with text or is printed holds none."""
+    assert read("--bf16", "--hf-checkpoint", Word("$DIR", 3, None, ("DIR",))).complete
+    assert read(
+        "--bf16", "--sizes", "x", Word("$(seq 8)", 4, None, ("$(seq 8)",)), Word("a/$DIR", 5, None, ("DIR",))
+    ).complete
+    assert not read("--bf16", "--hf-checkpoint", "x", Word("$MORE", 4, None, ("MORE",))).complete
+
+
 def test_deprecated_spellings_are_settings_of_their_own() -> None:
     """What replaced them is the field table's business."""
     reading = read("--moe-layer-recompute", "--external-cuda-graph")

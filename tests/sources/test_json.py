@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from reading_text import written
 from reading_text import settings as values
+from reading_text import written
 
 from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.sources.documents import read_json

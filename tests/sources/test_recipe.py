@@ -1,5 +1,6 @@
 """Python recipes: followed as far as the text settles them, never executed."""
 
+import contextlib
 import textwrap
 
 import pytest
@@ -43,7 +44,7 @@ def tuned():
 
 
 def test_assignments_on_an_imported_recipe():
-    """Written values with their characters; unwritten fields of CommOverlapConfig are None; a dead attribute is said."""
+    """Values with their characters; unwritten fields of CommOverlapConfig are None; a dead attribute is said."""
     (reading,) = read_recipe(RECIPE, "recipe.py")
     assert written(reading, RECIPE) == [
         ("model.expert_model_parallel_size", 6, "8"),
@@ -345,7 +346,10 @@ def test_a_command_line_put_together_in_python():
         ("x = " + "(" * 5000 + "1" + ")" * 5000, "recipe.py"),
         ("x = " + "-" * 20_000 + "1", "recipe.py"),
         ("def f():\n" + "".join(" " * i + "if x:\n" for i in range(1, 200)) + " " * 200 + "pass", "recipe.py"),
-        ("x = [0]\n" + "for a in range(200):\n for b in range(200):\n  for c in range(200):\n   y = a\n", "too many steps"),
+        (
+            "x = [0]\n" + "for a in range(200):\n for b in range(200):\n  for c in range(200):\n   y = a\n",
+            "too many steps",
+        ),
     ],
 )
 def test_what_cannot_be_followed_is_refused(text, part):
@@ -374,7 +378,9 @@ def test_recursion_ends():
     """) == {"bf16": True}
 
 
-NAMES = st.sampled_from(["cfg", "cfg.model", "cfg.comm_overlap", "x", "cfg.model.num_layers", "f", "base()", "cfg.env_vars"])
+NAMES = st.sampled_from(
+    ["cfg", "cfg.model", "cfg.comm_overlap", "x", "cfg.model.num_layers", "f", "base()", "cfg.env_vars"]
+)
 PARTS = st.sampled_from(["1", "None", "'a'", "[1, x]", "{**cfg, 'a': 1}", "cfg", "f(cfg)", "x + 1", "not x", "len(x)"])
 LINES = st.one_of(
     st.builds("{} = {}".format, NAMES.filter(lambda n: not n.endswith(")")), PARTS),
@@ -403,7 +409,5 @@ def test_any_function_is_read_or_unreadable(lines):
 @hypothesis_settings(max_examples=150, deadline=None)
 def test_any_text_is_read_or_unreadable(text):
     """Nothing but UnreadableError is raised."""
-    try:
+    with contextlib.suppress(UnreadableError):
         read_recipe(text, "recipe.py")
-    except UnreadableError:
-        pass

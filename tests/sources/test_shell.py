@@ -294,6 +294,7 @@ export CUDA_DEVICE_MAX_CONNECTIONS=1
     [
         r'"{\"env_vars\": {\"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\"}}"',
         """'{"env_vars": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}'""",
+        r'''"{\"env_vars\": {\"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\", \"P\": \"$(cd "$D" && pwd):/x\"}}"''',
         '$(cat <<EOF\n{"env_vars": {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "X": "${X}"}}\nEOF\n)',
     ],
 )

@@ -190,8 +190,7 @@ def test_primus_overrides():
     assert omissions(reading) == [("not resolved", 11, "train.micro_batch_size"), ("look-alike", 12, None)]
     assert reading.framework == "megatron-lm"
     assert reading.partial == [
-        "Primus merges base files (model, trainer) that are not in the text: pre_trainer.yaml, "
-        "${PRIMUS_MODEL:moe}.yaml"
+        "Primus merges base files (model, trainer) that are not in the text: pre_trainer.yaml, ${PRIMUS_MODEL:moe}.yaml"
     ]
 
 

@@ -1,5 +1,6 @@
 """YAML and JSON trees: lines, spans, bounds; the same values as the libraries give."""
 
+import contextlib
 import json
 
 import pytest
@@ -102,18 +103,15 @@ def test_json_values_are_the_librarys(value, indent):
     assert all(json.loads(span) is not Ellipsis for span in spans(tree, text))
 
 
-@given(st.text(max_size=200))
-@settings(max_examples=200, deadline=None)
-def test_any_text_is_a_tree_or_unreadable(text):
+@given(st.text(max_size=200), st.sampled_from([yaml_trees, json_tree]))
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_a_tree_or_unreadable(text, parse):
     """Nothing else is raised."""
-    for parse in (yaml_trees, json_tree):
-        try:
-            parse(text, "f")
-        except UnreadableError as refusal:
-            assert str(refusal).startswith("f: ")
+    with contextlib.suppress(UnreadableError):
+        assert parse(text, "f") is not None
 
 
-@given(st.text("{}[]\",:0123456789truefalsn \n\\-.e", max_size=80))
+@given(st.text('{}[]",:0123456789truefalsn \n\\-.e', max_size=80))
 @settings(max_examples=300, deadline=None)
 def test_json_is_accepted_as_the_library_accepts_it(text):
     """The same texts are valid, except for numbers of a size no setting has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,8 @@ class Run:
             variants.append(model.build(request, engine, name, planted))
             model.copy_weights(variants[0], variants[-1])
             self._phase("build", len(variants), len(request.variants))
+        gc.collect()
+        gc.freeze()  # what stands now stays, so that collecting between steps is quick
         return variants, Trainer(request, engine, planted)
 
     def _compare(self, variants: list[Variant], trainer: Trainer, nodes: schedule.NodeLog) -> None:

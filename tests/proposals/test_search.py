@@ -1,0 +1,148 @@
+"""Proposals are legal, minimal, and as small as an exhaustive search finds."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ep_overlap_mcp.proposals.search import Found, judged, search
+from ep_overlap_mcp.settings.request import MODEL_SWITCH, Request, build_request
+from ep_overlap_mcp.sources.reading import Reading
+from ep_overlap_mcp.stack import parse_stack
+
+BASE: dict[str, Any] = {
+    "model.num_layers": 16,
+    "model.hidden_size": 2048,
+    "model.num_attention_heads": 16,
+    "model.num_moe_experts": 32,
+    "model.moe_grouped_gemm": True,
+    "model.moe_router_dtype": "fp32",
+    "model.moe_token_dispatcher_type": "alltoall",
+    "model.expert_model_parallel_size": 8,
+    "model.overlap_moe_expert_parallel_comm": True,
+    "model.add_bias_linear": False,
+    "model.bf16": True,
+}
+STACK = "megatron-core==0.18.2,transformer-engine==2.12.0,torch==2.9.0"
+
+
+def request(changes: dict[str, Any], stack: str = STACK, framework: Any = "megatron-core") -> Request:
+    reading = Reading("json", "fields.json", framework=framework)
+    for line, (path, value) in enumerate({**BASE, **changes}.items(), 1):
+        reading.add(path, value, line=line, text=f"{path}: {value}")
+    return build_request([reading], stack=parse_stack(stack), assume="overlap")
+
+
+def changes_of(found: Found) -> dict[str, Any]:
+    assert found.best is not None, found.blocked_by
+    return dict(found.best.changes)
+
+
+def test_a_legal_configuration_needs_no_change() -> None:
+    """Nothing is proposed where nothing is wrong."""
+    assert changes_of(search(request({}))) == {}
+
+
+def test_the_switch_is_a_change_where_the_text_leaves_it_off() -> None:
+    """A proposal holds everything that must differ from the text, the switch included."""
+    assert changes_of(search(request({MODEL_SWITCH: False}))) == {MODEL_SWITCH: True}
+
+
+def test_full_recompute_is_three_settings() -> None:
+    """All three have to go, and nothing else."""
+    full = {
+        "model.recompute_granularity": "full",
+        "model.recompute_method": "uniform",
+        "model.recompute_num_layers": 1,
+    }
+    assert changes_of(search(request(full))) == dict.fromkeys(full)
+
+
+def test_moe_act_stays_where_moe_must_go() -> None:
+    """A list is narrowed, not cleared."""
+    asked = request(
+        {"model.recompute_granularity": "selective", "model.recompute_modules": ["moe_act", "moe", "layernorm"]}
+    )
+    assert changes_of(search(asked)) == {"model.recompute_modules": ["moe_act", "layernorm"]}
+
+
+def test_virtual_stages_before_less_pipeline() -> None:
+    """A pipeline keeps its size: virtual stages are added, and PP 1 ranks after every other fix."""
+    changes = changes_of(search(request({"model.pipeline_model_parallel_size": 2})))
+    assert list(changes) == ["model.virtual_pipeline_model_parallel_size"]
+
+
+def test_a_bridge_model_flag_does_not_count_as_on() -> None:
+    """Bridge resets the model's flag; the change is the comm_overlap switch."""
+    asked = request(
+        {"comm_overlap.present": True, "comm_overlap.tp_comm_overlap": False},
+        stack="megatron-bridge==0.6.0,transformer-engine==2.12.0",
+        framework="bridge",
+    )
+    assert changes_of(search(asked)) == {"comm_overlap.overlap_moe_expert_parallel_comm": True}
+
+
+def test_a_dense_model_has_no_proposal_and_says_why() -> None:
+    """Nothing helps without experts; the rule that says so is named."""
+    found = search(request({"model.num_moe_experts": None, "model.expert_model_parallel_size": 1}))
+    assert found.best is None
+    assert found.blocked_by
+
+
+DIALS: dict[str, list[Any]] = {
+    "model.moe_token_dispatcher_type": ["alltoall", "allgather"],
+    "model.moe_shared_expert_overlap": [False, True],
+    "model.recompute_granularity": [None, "full", "selective"],
+    "model.recompute_method": [None, "uniform"],
+    "model.recompute_num_layers": [None, 1],
+    "model.mtp_num_layers": [None, 1, 2],
+    "model.pipeline_model_parallel_size": [1, 2],
+    "model.delay_wgrad_compute": [False, True],
+    "model.cuda_graph_impl": ["none", "transformer_engine"],
+    "model.cuda_graph_modules": [[], ["attn"], ["attn", "moe"]],
+}
+CONFIGURATIONS = st.fixed_dictionaries({path: st.sampled_from(values) for path, values in DIALS.items()})
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(CONFIGURATIONS, st.sampled_from(["2.2.0", "2.9.0", "2.12.0"]))
+def test_a_proposal_is_legal_and_every_change_is_needed(dials: dict[str, Any], te: str) -> None:
+    """After the changes no error is left; with any one of them taken away there is one again."""
+    asked = request(dials, stack=f"megatron-core==0.18.2,transformer-engine=={te},torch==2.9.0")
+    found = search(asked)
+    assert found.best is not None, found.blocked_by
+    changes = dict(found.best.changes)
+    assert judged(asked, changes) == ([], [])
+    for path in changes:
+        rest = {p: v for p, v in changes.items() if p != path}
+        assert judged(asked, rest) != ([], []), path
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(CONFIGURATIONS)
+def test_no_smaller_proposal_exists(dials: dict[str, Any]) -> None:
+    """An exhaustive search over all values of the dials finds nothing with fewer changes."""
+    asked = request(dials)
+    smaller = range(len(changes_of(search(asked))))
+    for paths in itertools.chain.from_iterable(itertools.combinations(DIALS, size) for size in smaller[-1:]):
+        for values in itertools.product(*(DIALS[path] for path in paths)):
+            changes = dict(zip(paths, values, strict=True))
+            if any(dials[path] == value for path, value in changes.items()):
+                continue
+            if "model.pipeline_model_parallel_size" in changes:
+                continue  # gives the layout up, and ranks after every other fix
+            assert judged(asked, changes) != ([], []), changes
+
+
+@pytest.mark.parametrize("gpu", ["H100", "GB200"])
+def test_proposals_are_the_same_for_any_gpu_with_alltoall(gpu: str) -> None:
+    """Hardware narrows dispatchers; it changes nothing for alltoall."""
+    reading = Reading("json", "fields.json", framework="megatron-core")
+    for path, value in BASE.items():
+        reading.add(path, value, line=1, text=path)
+    asked = build_request([reading], stack=parse_stack(STACK), assume="overlap", gpu=gpu)
+    assert changes_of(search(asked)) == {}

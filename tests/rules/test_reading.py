@@ -1,0 +1,173 @@
+"""EPO8xx: what the readers leave behind is said, and a later statement settles it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ep_overlap_mcp.rules import all_rules, find_rule
+from ep_overlap_mcp.rules.checking import check
+from ep_overlap_mcp.rules.engine import judge
+from ep_overlap_mcp.rules.view import View
+from ep_overlap_mcp.settings.request import build_request
+from ep_overlap_mcp.sources.reading import Assignment, Reading
+from ep_overlap_mcp.stack import parse_stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ep_overlap_mcp.rules.engine import Outcome
+
+EP = "model.expert_model_parallel_size"
+DISPATCHER = "model.moe_token_dispatcher_type"
+
+
+def read(*lines: Callable[[Reading], None]) -> Reading:
+    """A text of which each line does one thing to the reading."""
+    reading = Reading("megatron-lm", "train.sh", framework="megatron-lm")
+    for line in lines:
+        line(reading)
+    return reading
+
+
+def outcome_of(
+    rule: str, reading: Reading, stack: str = "megatron-lm==0.16.1", overrides: Sequence[Assignment] = ()
+) -> Outcome:
+    """How a reading rule comes out for one text."""
+    known = find_rule(rule)
+    assert known is not None
+    request = build_request([reading], stack=parse_stack(stack), overrides=overrides, assume="as_written")
+    found = judge(known, [View(request, release) for release in request.releases()])
+    assert found is not None
+    return found
+
+
+def says(path: str, value: Any, line: int = 1) -> Callable[[Reading], None]:
+    """A line that states a value."""
+    return lambda reading: reading.add(path, value, line=line, text=f"{path}={value}")
+
+
+def leaves_out(kind: Any, text: str, why: str = "", path: str | None = None) -> Callable[[Reading], None]:
+    """A line that was not taken."""
+    return lambda reading: reading.left_out(text, 3, why, kind=kind, path=path)
+
+
+VIOLATED: list[tuple[str, Reading, str]] = [
+    (
+        "setting-unknown-to-version",
+        read(says("model.moe_latent_size", 512, line=4)),
+        "not known to megatron-core 0.15.3: moe_latent_size (train.sh:4)",
+    ),
+    (
+        "value-not-resolved",
+        read(lambda r: r.unresolved(EP, line=3, text="--expert-model-parallel-size ${EP}", why="EP is set nowhere")),
+        "value not settled by the text: `--expert-model-parallel-size ${EP}` (train.sh:3): EP is set nowhere",
+    ),
+    (
+        "duplicate-setting-last-wins",
+        read(says(DISPATCHER, "alltoall", line=2), says(DISPATCHER, "flex", line=9)),
+        "written more than once, the last counts: model.moe_token_dispatcher_type=flex (train.sh:9)",
+    ),
+    (
+        "deprecated-name",
+        read(says("model.moe_layer_recompute", value=True, line=5)),
+        "deprecated: model.moe_layer_recompute (use model.recompute_modules) (train.sh:5)",
+    ),
+    (
+        "look-alike-ignored",
+        read(leaves_out("look-alike", "--sglang-moe-a2a-backend deepep")),
+        "belongs to another program: `--sglang-moe-a2a-backend deepep` (train.sh:3)",
+    ),
+    (
+        "dead-setting",
+        read(leaves_out("dead", "cfg.model.moe_a2a_overlap = True")),
+        "nothing reads it: `cfg.model.moe_a2a_overlap = True` (train.sh:3)",
+    ),
+    (
+        "unknown-setting-ignored",
+        read(leaves_out("unknown name", "--expert-model-parallel-sise 8")),
+        "no known setting: `--expert-model-parallel-sise 8` (train.sh:3)",
+    ),
+    (
+        "source-is-partial",
+        read(lambda r: r.partial.append("the recipe is imported")),
+        "what is not written is unknown: the recipe is imported",
+    ),
+    (
+        "value-not-allowed",
+        read(says(EP, "eight", line=3)),
+        f"`{EP}=eight` (train.sh:3): `{EP}` takes an integer, got 'eight'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "reading", "message"), VIOLATED, ids=[case[0] for case in VIOLATED])
+def test_says_what_the_reader_found(rule: str, reading: Reading, message: str) -> None:
+    """The message quotes the text, its place and the reason."""
+    found = outcome_of(rule, reading, "megatron-lm==0.15.3")
+    assert (found.state, found.message) == ("violated", message)
+
+
+@pytest.mark.parametrize("rule", [case[0] for case in VIOLATED])
+def test_is_silent_about_a_clean_text(rule: str) -> None:
+    """A text that was read whole leaves nothing to say."""
+    assert outcome_of(rule, read(says(EP, 8)), "megatron-lm==0.15.3").state == "met"
+
+
+def test_a_later_value_settles_what_was_not_resolved() -> None:
+    """`--set` gives the value that the text left open, and the warning goes."""
+    reading = read(lambda r: r.unresolved(EP, line=3, text="${EP}", why="EP is set nowhere"))
+    given = Assignment(EP, 8, None, "--set")
+    assert outcome_of("value-not-resolved", reading, overrides=[given]).state == "met"
+
+
+def test_the_same_value_twice_is_no_duplicate() -> None:
+    """Only values that differ mislead."""
+    reading = read(says(DISPATCHER, "flex", line=2), says(DISPATCHER, "flex", line=9))
+    assert outcome_of("duplicate-setting-last-wins", reading).state == "met"
+
+
+def test_a_what_if_is_no_duplicate() -> None:
+    """The switch that `--assume overlap` turns on was not written twice."""
+    reading = read(says("model.overlap_moe_expert_parallel_comm", value=False))
+    request = build_request([reading], stack=parse_stack("megatron-lm==0.16.1"), assume="overlap")
+    rule = all_rules()["EPO803"]
+    assert [outcome.state for outcome in [judge(rule, [View(request, r) for r in request.releases()])] if outcome] == [
+        "met"
+    ]
+
+
+def test_a_setting_of_some_releases_narrows_an_unknown_release() -> None:
+    """Without a release, a setting that only some have is taken to say which."""
+    reading = read(says("model.moe_flex_dispatcher_num_sms", 24))
+    assert outcome_of("setting-unknown-to-version", reading, "torch==2.9.0").state == "met"
+
+
+def test_deprecation_depends_on_the_release() -> None:
+    """`cuda_graph_scope` is the name of its time up to 0.17."""
+    reading = read(says("model.cuda_graph_scope", ["attn"]))
+    states = {v: outcome_of("deprecated-name", reading, f"megatron-lm=={v}").state for v in ("0.17.1", "0.18.2")}
+    assert states == {"0.17.1": "met", "0.18.2": "violated"}
+
+
+def test_long_lists_are_cut_with_a_count() -> None:
+    """Four omissions are shown, the others counted."""
+    reading = read(*[leaves_out("unknown name", f"--strange-{n}") for n in range(6)])
+    assert outcome_of("unknown-setting-ignored", reading).message.endswith("`--strange-3` (train.sh:3) and 2 more")
+
+
+def test_the_check_reports_floors_taken_as_met() -> None:
+    """An unknown torch counts as new enough, and one note says so."""
+    switch = says("model.overlap_moe_expert_parallel_comm", value=True)
+    request = build_request([read(switch)], stack=parse_stack("megatron-lm==0.16.1"))
+    notes = [f.message for f in check(request).findings if f.name == "assumed-version-floor"]
+    assert len(notes) == 1
+    assert "torch-at-least-2-6" in notes[0]
+    assert "runtime.torch" in notes[0]
+
+
+def test_every_reading_rule_is_tested() -> None:
+    """Each rule of 8xx has its case; the floors are reported by the check itself."""
+    names = {rule.name for code, rule in all_rules().items() if code.startswith("EPO8")}
+    assert {case[0] for case in VIOLATED} | {"assumed-version-floor"} == names
