@@ -168,5 +168,5 @@ def _sentence(device: DeviceProfile) -> str:
     return (
         f"{name}: {device.hidden_ms:.3f} of {device.comm_ms:.3f} ms communication ran while any computation did"
         f" ({device.hidden_pct:.2f} %{narrower}), {device.exposed_ms:.3f} ms were exposed in a window of"
-        f" {device.window_ms:.3f} ms{control if device.control_ms else ''}."
+        f" {device.window_ms:.3f} ms{waiting}."
     )

@@ -86,7 +86,7 @@ def _recompute_modules(settings: Effective) -> None:
         settings.write(path, ["core_attn"], "default where none are named")
     if settings.value("model.moe_layer_recompute") is not True:
         return
-    if settings.value("model.recompute_granularity") != "full":
+    if settings.value("model.recompute_granularity") not in ("full", UNKNOWN):
         settings.write("model.recompute_granularity", "selective", "moe_layer_recompute")
     modules = settings.value(path)
     if isinstance(modules, list) and "moe" not in modules:

@@ -115,5 +115,3 @@ def _covered(evidence: Evidence | None, asked: Asked, variant: str) -> list[tupl
 def _range(counts: list[int]) -> str:
     low, high = min(counts), max(counts)
     return str(low) if low == high else f"{low} to {high}"
-
-

@@ -104,9 +104,7 @@ def _why_unknown(
 def _whole_steps(mine: Iterable[Evidence], asked: Asked) -> int:
     """Steps that every rank has exactly one row of."""
     places = [(row.get("step"), row.get("rank")) for row in mine]
-    return sum(
-        all(places.count((step, rank)) == 1 for rank in range(asked.ranks)) for step in range(asked.steps)
-    )
+    return sum(all(places.count((step, rank)) == 1 for rank in range(asked.ranks)) for step in range(asked.steps))
 
 
 def _changes(mine: list[Evidence], states: list[Row]) -> list[str]:

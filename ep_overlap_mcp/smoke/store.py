@@ -185,5 +185,3 @@ def _run(row: sqlite3.Row) -> Run:
 
 def _identity(pid: int | None, created: float | None) -> Identity | None:
     return Identity(pid, created) if pid is not None and created is not None else None
-
-

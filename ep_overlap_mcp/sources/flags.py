@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,6 +101,7 @@ def is_flag(word: Word) -> bool:
     return word.text[:1] == "-" and _FLAG.match(word.text) is not None
 
 
+@lru_cache(maxsize=4096)
 def field_of(name: str) -> tuple[Field, bool] | None:
     """The setting of a flag, and whether the flag switches it off."""
     table = field_table()

@@ -42,7 +42,7 @@ def _parsed(text: str, file: str) -> ast.Module:
             warnings.simplefilter("ignore")
             return ast.parse(text.removeprefix("\ufeff"))
     except SyntaxError as failure:
-        raise UnreadableError(f"{file}: not valid Python at line {failure.lineno}: {failure.msg}") from None
+        raise UnreadableError(f"{file}: not valid Python at line {failure.lineno or 1}: {failure.msg}") from None
     except (ValueError, RecursionError, MemoryError):
         raise UnreadableError(f"{file}: nested too deep for a recipe, or not Python") from None
 
@@ -77,10 +77,11 @@ class _Recipe:
         things = _everything(run, scope)
         held = {id(past.value) for thing in things for slot in thing.cells.values() for past in history(slot)}
         roots = [t for t in things if t.cells and (id(t) not in held or t.kind == "ConfigContainer")]
-        readings = [self._reading(run, thing, None) for thing in roots]
+        named = {id(value): name for name, value in scope.cells.items() if isinstance(value, Thing)}
+        readings = [self._reading(run, thing, named.get(id(thing), f"line {thing.place.line}")) for thing in roots]
         readings = [reading for reading in readings if _says_something(reading)]
-        for number, reading in enumerate(readings, 1):
-            reading.name = f"object {number}" if len(readings) > 1 else None
+        if len(readings) == 1:
+            readings[0].name = None
         return readings
 
     def changed(self) -> list[Reading]:
@@ -160,7 +161,7 @@ def _framework(tree: ast.Module) -> tuple[Framework, Vocabulary]:
     if any(name.partition(".")[0] in ("nemo", "nemo_run") for name in modules):
         return "megatron-core", NEMO
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return ("bridge" if "CommOverlapConfig" in names else "megatron-core"), BRIDGE
+    return ("bridge" if names & {"CommOverlapConfig", "WorkloadBaseConfig"} else "megatron-core"), BRIDGE
 
 
 def _is_main(statement: ast.stmt) -> bool:

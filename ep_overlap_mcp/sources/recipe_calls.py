@@ -65,10 +65,22 @@ def call(run: Run, node: ast.Call, scope: Scope) -> Any:
         return _made(run, made, named, run.place(node))
     if name[:1].isupper():
         return _made(run, name, named, run.place(node))
+    if name in ("replace", "copy", "deepcopy") and positional and isinstance(positional[0], Thing):
+        return _copied(run, positional[0], named, run.place(node))
     if name == "setattr" and len(positional) == 3 and isinstance(positional[0], Thing):
         return _set_attribute(run, positional, run.place(node, node.args[-1]))
     builtin = _builtin(run, name, positional) if isinstance(callee, Imported) else UNKNOWN
     return _elsewhere(run, node, name, callee, [*positional, *spread], named) if builtin is UNKNOWN else builtin
+
+
+def _copied(run: Run, original: Thing, named: dict[str, Slot], place: Place) -> Thing:
+    """`dataclasses.replace(config, field=value)` and copies: the original stays as it is."""
+    thing = copy.deepcopy(original)
+    thing.place = place
+    for name, slot in named.items():
+        run.journal.write_slot(thing.cells, name, slot.value, slot.place)
+    run.made.append(thing)
+    return thing
 
 
 def _set_attribute(run: Run, positional: list[Any], place: Place) -> None:
@@ -226,7 +238,7 @@ def _environment(name: str, positional: list[Any]) -> Any:
 
 def _builtin(run: Run, name: str, positional: list[Any]) -> Any:
     first = positional[0] if positional else None
-    if name == "deepcopy" and isinstance(first, (Thing, Mapping, Sequence)):
+    if name == "deepcopy" and isinstance(first, (Mapping, Sequence)):
         return copy.deepcopy(first)
     if name in ("list", "tuple", "sorted"):
         items = run.items_of(first) if positional else ()

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _LONGEST = 100_000
 _LARGEST = 10**15
-_NAMED: dict[str, Any] = {"True": True, "False": False, "None": None}
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -91,9 +90,7 @@ def _constant(_run: Run, node: ast.Constant, _scope: Scope) -> Any:
 
 
 def _name(_run: Run, node: ast.Name, scope: Scope) -> Any:
-    found = scope.find(node.id)
-    if found is None:
-        return _NAMED.get(node.id, Imported(f"builtins.{node.id}"))
+    found = scope.find(node.id, Imported(f"builtins.{node.id}"))
     return found.value if isinstance(found, Slot) else found
 
 

@@ -217,7 +217,7 @@ class Run:
         elif isinstance(target, ast.Subscript):
             owner, key = evaluate(self, target.value, scope), evaluate(self, target.slice, scope)
             if isinstance(owner, (Mapping, Thing)) and isinstance(key, (str, int)):
-                self.journal.write_slot(owner.cells, key, value, place)
+                self.journal.write_slot(owner.cells, key if isinstance(owner, Mapping) else str(key), value, place)
         elif isinstance(target, (ast.Tuple, ast.List)):
             items = self.items_of(value)
             fits = items is not None and len(items) == len(target.elts)
@@ -254,10 +254,9 @@ class Run:
         changes = [self.journal.rewind(mark)]
         ends.append(self.block(node.orelse, scope))
         changes.append(self.journal.rewind(mark))
-        for branch, other in ((node.body, 0), (node.orelse, 1)):
-            end = ends[1 - other]
-            if end is not None and end.kind == "raise" and not (ends[other] and ends[other].kind == "raise"):  # type: ignore[union-attr]
-                return self.block(branch, scope), False
+        raised = [end is not None and end.kind == "raise" for end in ends]
+        if raised[0] != raised[1]:
+            return self.block(node.orelse if raised[0] else node.body, scope), False
         if (ends[0] is None) == (ends[1] is None):
             self.journal.merge(changes, why)
             return (_merged(ends) if ends[0] else None), False

@@ -26,8 +26,11 @@ _PLACES = {
     "TrainingConfig": "train.",
     "RNGConfig": "rng.",
     "MegatronStrategy": "trainer.strategy.",
+    "WorkloadBaseConfig": "harness.",  # scripts/performance of Megatron-Bridge v0.2.0 to v0.6.0
 }
 _SPECIAL = {
+    "harness.moe_a2a_overlap": "bridge.moe_a2a_overlap",
+    "harness.moe_flex_dispatcher_backend": "bridge.apply_flex_dispatcher_backend",
     "@apply_flex_dispatcher_backend": "bridge.apply_flex_dispatcher_backend",
     "@forward_step": "bridge.forward_step",
 }
@@ -108,15 +111,26 @@ def history(slot: Slot) -> list[Slot]:
 def _add(reading: Reading, statement: _Statement, vocabulary: Vocabulary) -> None:
     slot, name = statement.slot, statement.name
     if name in _SPECIAL:
-        reading.add(_SPECIAL[name], slot.value, line=slot.place.line, text=slot.place.text)
+        _add_special(reading, _SPECIAL[name], slot)
     elif isinstance(slot.value, Thing):
         _add_object(reading, name, slot.value, slot, vocabulary)
     elif not isinstance(slot.value, Mapping):
         _add_value(reading, _placed(name, vocabulary), slot, vocabulary)
 
 
+def _add_special(reading: Reading, path: str, slot: Slot) -> None:
+    value, place = plain_value(slot.value), slot.place
+    if value is UNKNOWN:
+        reading.unresolved(path, line=place.line, text=place.text, why=slot.why or "the value needs running")
+    else:
+        reading.add(path, value, line=place.line, text=place.text)
+
+
 def _placed(name: str, vocabulary: Vocabulary) -> str:
     """A bare attribute of an object that is itself the model, such as `model_cfg.num_layers`."""
+    name = name.removeprefix("harness.")
+    if name in ("micro_batch_size", "global_batch_size"):
+        return f"train.{name}"
     if "." in name or concerns(vocabulary, name):
         return name
     found = vocabulary.setting(f"model.{name}")

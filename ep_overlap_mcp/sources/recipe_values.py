@@ -123,14 +123,14 @@ class Scope:
     cells: dict[str, Any] = field(default_factory=dict)
     outer: Scope | None = None
 
-    def find(self, name: str) -> Any:
-        """What a name stands for here, or None."""
+    def find(self, name: str, otherwise: Any) -> Any:
+        """What a name stands for here."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.cells:
                 return scope.cells[name]
             scope = scope.outer
-        return None
+        return otherwise
 
 
 _MISSING = object()

@@ -126,6 +126,10 @@ def merge(before: Scope, after: list[Scope], cause: str) -> None:
     """One scope out of several: equal values stay, options of some branches are marked, the rest is unresolved."""
     first = after[0]
     for name in dict.fromkeys(n for scope in after for n in scope.variables):
+        same = first.variables.get(name)
+        if same is not None and all(scope.variables.get(name) is same for scope in after):
+            before.variables[name] = same
+            continue
         values = [scope.variables.get(name) for scope in after]
         if any(value != values[0] for value in values) or any(name not in s.variables for s in after):
             old = before.variables.get(name)

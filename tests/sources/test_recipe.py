@@ -312,6 +312,44 @@ def test_functions_are_readings_of_their_own():
     assert [(r.name, values(r)["model.expert_model_parallel_size"]) for r in readings] == [("small", 8), ("large", 64)]
 
 
+def test_an_argument_whose_default_is_none():
+    """None is a value like any other: it settles conditions and settings."""
+    assert model("""
+        def f(vpp=None, backend=None):
+            cfg = base_config()
+            if backend is None:
+                backend = "alltoall"
+            cfg.model.moe_token_dispatcher_type = backend
+            cfg.model.virtual_pipeline_model_parallel_size = vpp
+            return cfg
+    """) == {"moe_token_dispatcher_type": "alltoall", "virtual_pipeline_model_parallel_size": None}
+
+
+def test_presets_of_the_performance_harness():
+    """Objects that the file builds are named as it names them; `replace` leaves the original as it is."""
+    readings = read_recipe(
+        textwrap.dedent("""
+        from dataclasses import replace
+        from utils.utils import WorkloadBaseConfig
+        BASE = WorkloadBaseConfig(expert_model_parallel_size=8, global_batch_size=512)
+        LARGE = replace(BASE, expert_model_parallel_size=64, moe_a2a_overlap=True)
+    """),
+        "presets.py",
+    )
+    assert [(r.name, r.framework, values(r)) for r in readings] == [
+        ("BASE", "bridge", {"model.expert_model_parallel_size": 8, "train.global_batch_size": 512}),
+        (
+            "LARGE",
+            "bridge",
+            {
+                "model.expert_model_parallel_size": 64,
+                "train.global_batch_size": 512,
+                "bridge.moe_a2a_overlap": True,
+            },
+        ),
+    ]
+
+
 def test_a_command_line_put_together_in_python():
     """Text and lists of flags; a value from a call stays unknown, an environment variable has its default."""
     reading = read(

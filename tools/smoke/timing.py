@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .schedule import Node, NodeLog
     from .steps import Timed, Trainer
 
-FIRST_TIMED_STEP = 1_000  # data of its own, apart from the parity steps
+TIMED_STEP = 1_000  # all timed steps use the data of this one: kernels made for its shapes are made once
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Stopwatch:
         # without it the collectives of the comm-stream thread are absent
         everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)  # noqa: SLF001
         with profile(activities=activities, experimental_config=everywhere) as profiler:
-            self.trainer.timed_step(variant, FIRST_TIMED_STEP)
+            self.trainer.timed_step(variant, TIMED_STEP)
         profiler.export_chrome_trace(str(trace))
         calls = sum(call.name == "all_to_all_single" for call in self.watch.calls)
         events = sum(_is_all_to_all(event.name) for event in profiler.events() or ())
@@ -79,7 +79,7 @@ class Stopwatch:
     def _timed(self, variant: Variant, side: str, index: int, measured: Measured, *, counts: bool) -> Timed:
         self.place.at("timing", variant.name, index)
         self._clear()
-        step = self.trainer.timed_step(variant, FIRST_TIMED_STEP + index)
+        step = self.trainer.timed_step(variant, TIMED_STEP)
         if counts:
             nodes, calls = self.nodes.take(), self.watch.calls[1:]  # the first is the barrier before the step
             measured.own_ms[side].append(step.ms - exposed_ms(nodes, calls))

@@ -1,0 +1,253 @@
+"""Everything but sizes: what is passed on as it is, and what this engine has to do without.
+
+The reasons of the CPU stand in tools/smoke/config.py too, which applies them; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ep_overlap_mcp.smoke.draft import Draft
+
+OVERLAP_SWITCHES = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
+SHAPED = frozenset(  # set by shapes.py
+    (
+        "tensor_model_parallel_size", "context_parallel_size", "expert_tensor_parallel_size", "sequence_parallel",
+        "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", "expert_model_parallel_size",
+        "num_layers", "moe_layer_freq", "recompute_num_layers", "num_moe_experts", "moe_router_topk",
+        "moe_router_num_groups", "moe_router_group_topk", "moe_ffn_hidden_size",
+        "moe_shared_expert_intermediate_size", "moe_latent_size", "moe_router_load_balancing_type",
+        "moe_aux_loss_coeff", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups",
+        "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "kv_channels",
+        "seq_length", "position_embedding_type", "activation_func", "gated_linear_unit",
+    )
+)  # fmt: skip
+NO_CONFIG_FIELD = frozenset(  # arguments and helpers beside TransformerConfig
+    (
+        "hybrid_override_pattern", "hybrid_layer_pattern", "num_layers_per_virtual_pipeline_stage",
+        "num_virtual_stages_per_pipeline_rank", "provider", "mtp_hybrid_override_pattern",
+    )
+)  # fmt: skip
+MLA_ONLY = frozenset(
+    (
+        "beta_fast", "beta_slow", "cache_mla_latents", "mscale", "mscale_all_dim", "mla_down_proj_fusion",
+        "original_max_position_embeddings", "rope_type", "rotary_base", "rotary_percent", "rotary_scaling_factor",
+    )
+)  # fmt: skip
+
+# Names or beginnings of names (with a `*`), and why a run does without
+NOWHERE = {
+    "pipeline_model_parallel_layout": "stages are even; PP x VPP is kept",
+    "num_layers_in_first_pipeline_stage": "stages are even",
+    "num_layers_in_last_pipeline_stage": "stages are even",
+    "account_for_*": "stages are even",
+    "microbatch_group_size_per_vp_stage": "its default is used",
+    "tp_comm_*": "TP is 1",
+    "cp_comm_type": "CP is 1",
+    "hierarchical_context_parallel_sizes": "CP is 1",
+    "hybrid_context_parallel": "CP is 1",
+    "window_*": "attention is causal over the whole sequence",
+    "no_rope_freq": "all layers have the same position embedding",
+    "experimental_attention_variant": "attention is the standard one",
+    "dsa_*": "attention is the standard one",
+    "linear_*": "attention is the standard one",
+    "mamba_*": "the run has no Mamba layers",
+    "is_hybrid_model": "the run has no Mamba layers",
+    "heterogeneous_block_specs": "all layers are alike but for MoE and dense",
+    "enable_mhc_connections": "the run has plain residual connections",
+    "mhc_*": "the run has plain residual connections",
+    "use_mup": "sizes are reduced",
+    "mup_*": "sizes are reduced",
+    "use_kitchen*": "not part of the run",
+    "kitchen_*": "not part of the run",
+    "quant_recipe": "not part of the run",
+    "inference_*": "training only",
+    "*_func": "a function cannot be passed on",
+    "*init_method": "a function cannot be passed on",
+    "timers": "not part of the run",
+    "config_logger_dir": "the run writes to its own folder only",
+    "mrope_section": "position embeddings are rotary",
+    "max_seqlen_per_dp_cp_rank": "sequences are of one length",
+    "transformer_impl": "the engine chooses the layers",
+    "perform_initialization": "weights are initialised",
+    "init_model_with_meta_device": "weights are initialised",
+    "use_cpu_initialization": "the engine chooses",
+    "deterministic_mode": "the engine chooses",
+    "moe_extended_tp": "TP is 1",
+    "symmetric_ar_type": "TP is 1",
+}
+WITHOUT_TRANSFORMER_ENGINE = {
+    "fp8*": "FP8 needs Transformer Engine and a GPU",
+    "first_last_layers_bf16": "FP8 needs Transformer Engine and a GPU",
+    "num_layers_at_*": "FP8 needs Transformer Engine and a GPU",
+    "moe_router_padding_for_*": "FP8 needs Transformer Engine and a GPU",
+    "fp4*": "FP4 needs Transformer Engine and a GPU",
+    "moe_grouped_gemm": "needs Transformer Engine's grouped GEMM; experts run one after another",
+    "use_te_*": "needs Transformer Engine",
+    "use_transformer_engine_op_fuser": "needs Transformer Engine",
+    "layernorm_zero_centered_gamma": "needs Transformer Engine's norms",
+    "memory_efficient_layer_norm": "needs Transformer Engine's norms",
+    "persist_layer_norm": "needs Apex's norms",
+    "qk_clip*": "needs Transformer Engine",
+    "softmax_type": "needs Transformer Engine",
+}
+ON_THE_CPU = {
+    "gradient_accumulation_fusion": "the fused kernel is CUDA only",
+    "*_fusion": "fused kernels are CUDA only",
+    "cuda_graph*": "there are no CUDA graphs on the CPU",
+    "enable_cuda_graph": "there are no CUDA graphs on the CPU",
+    "external_cuda_graph": "there are no CUDA graphs on the CPU",
+    "cpu_offloading*": "there is nowhere to offload to",
+    "_cpu_offloading_context": "there is nowhere to offload to",
+    "fine_grained_*": "there is nowhere to offload to",
+    "offload_modules": "there is nowhere to offload to",
+    "attention_backend": "attention is Megatron's local one",
+    "flash_*": "attention is Megatron's local one",
+    "moe_hybridep_*": "HybridEP needs a GPU",
+    "moe_deepep_*": "DeepEP needs a GPU",
+    "moe_flex_*": "flex backends need a GPU",
+    "moe_ncclep_*": "NCCL EP needs a GPU",
+    "moe_paged_stash*": "needs a GPU",
+    "high_priority_a2a_comm_stream": "streams have no priorities on the CPU",
+    "batch_p2p_comm": "gloo has no batched send and receive",
+    "batch_p2p_sync": "gloo has no batched send and receive",
+    "use_ring_exchange_p2p": "gloo has no ring exchange",
+    "pipeline_model_parallel_comm_backend": "gloo is the only one",
+    "async_tensor_model_parallel_allreduce": "TP is 1",
+}
+DDP_KEPT = ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "grad_reduce_in_fp32",
+            "average_in_collective")  # fmt: skip
+FSDP = ("ddp.use_megatron_fsdp", "ddp.use_custom_fsdp", "dist.use_torch_fsdp2")
+OPTIMIZER_KEPT = ("clip_grad", "weight_decay", "lr", "adam_beta1", "adam_beta2", "adam_eps")
+ACTIVATIONS = ("silu", "gelu", "relu", "squared_relu", "quick_gelu")
+
+
+def pass_on(draft: Draft) -> None:
+    """Fill the rest of the model, the dispatcher, precision, gradient reduction and optimizer of the draft."""
+    _dispatcher(draft)
+    _activation(draft)
+    _precision(draft)
+    for path, setting in sorted(_stated(draft).items()):
+        name = path.partition(".")[2]
+        handled = name in SHAPED or name in OVERLAP_SWITCHES or name in draft.model
+        if not handled and setting.known:
+            _pass_on_one(draft, name, setting.value)
+    _gradients(draft)
+    _optimizer(draft)
+    if draft.effective.request.framework == "megatron-lm" and not draft.value(
+        "args.untie_embeddings_and_output_weights"
+    ):
+        draft.not_tested.append("embeddings tied with the output layer: the run has them apart")
+
+
+def _stated(draft: Draft) -> dict[str, Any]:
+    """What the text states of the model, as effective, and what a layer of the stack has written."""
+    received = draft.effective.core_receives()
+    written = {path for path in draft.effective.writes if path.startswith("model.")}
+    return {path: draft.effective[path] for path in {*received, *written}}
+
+
+def _pass_on_one(draft: Draft, name: str, value: Any) -> None:
+    path = f"model.{name}"
+    if draft.is_default(path, value) or value is None:
+        return
+    why = _why_without(draft, name)
+    if why is None and not draft.sends(name):
+        why = f"megatron-core {draft.machine.core.label} has no such field"
+    if why is None and name in MLA_ONLY and draft.value("model.multi_latent_attention") is not True:
+        why = "position embeddings have Megatron's defaults"
+    if why is None and name in NO_CONFIG_FIELD:
+        return  # it acts through another setting, which is there
+    if why is not None:
+        draft.leave_out(path, value, why)
+        return
+    draft.set(name, value)
+
+
+def _why_without(draft: Draft, name: str) -> str | None:
+    tables = [NOWHERE]
+    if draft.machine.transformer_engine is None:
+        tables.append(WITHOUT_TRANSFORMER_ENGINE)
+    if not draft.machine.on_gpu:
+        tables.append(ON_THE_CPU)
+    return next((why for table in tables for given, why in table.items() if _names(given, name)), None)
+
+
+def _names(given: str, name: str) -> bool:
+    if given.endswith("*"):
+        return name.startswith(given[:-1])
+    return name.endswith(given[1:]) if given.startswith("*") else name == given
+
+
+def _dispatcher(draft: Draft) -> None:
+    """The effective one; alltoall where a flex backend cannot run."""
+    dispatcher = draft.value("model.moe_token_dispatcher_type", "alltoall")
+    if dispatcher != "flex":
+        draft.set("moe_token_dispatcher_type", dispatcher)
+        return
+    backend = draft.value("model.moe_flex_dispatcher_backend", "deepep")
+    usable = {"deepep": draft.machine.deepep, "hybridep": draft.machine.hybridep}.get(backend)
+    if draft.machine.engine == "nccl-gpu" and usable:
+        draft.set("moe_token_dispatcher_type", "flex")
+        for name in ("moe_flex_dispatcher_backend", "moe_enable_deepep"):
+            if draft.known(f"model.{name}"):
+                draft.set(name, draft.value(f"model.{name}"))
+        return
+    need = "needs a GPU a rank" if draft.machine.engine != "nccl-gpu" else "its package is not installed here"
+    draft.leave_out("model.moe_flex_dispatcher_backend", backend, need)
+    draft.set("moe_token_dispatcher_type", "alltoall", f"{backend} {need}")
+    draft.model["moe_enable_deepep"] = False
+
+
+def _activation(draft: Draft) -> None:
+    """SwiGLU and the like, which are arguments in Megatron-LM and a function elsewhere."""
+    swiglu = draft.value("args.swiglu") is True
+    gated = swiglu or draft.value("model.gated_linear_unit") is True
+    stated = draft.value("model.activation_func")
+    function = "silu" if swiglu else "squared_relu" if draft.value("args.squared_relu") is True else None
+    if isinstance(stated, str) and stated.rpartition(".")[2] in ACTIVATIONS:
+        function = stated.rpartition(".")[2]
+    elif stated is not None:
+        draft.leave_out("model.activation_func", "(a function)", "it cannot be passed on; GELU stands in")
+    if gated:
+        draft.model["gated_linear_unit"] = True
+    if function:
+        draft.model["activation_func"] = function
+    if gated or function:
+        draft.kept["activation"] = ("gated " if gated else "") + (function or "gelu")
+
+
+def _precision(draft: Draft) -> None:
+    """bf16 or fp16 as stated; bf16 where the text does not say."""
+    if draft.value("model.fp16") is True:
+        draft.set("fp16", to=True)
+    elif draft.value("model.bf16") is True or not draft.known("model.bf16"):
+        draft.set("bf16", to=True)
+
+
+def _gradients(draft: Draft) -> None:
+    for name in DDP_KEPT:
+        value = draft.value(f"ddp.{name}")
+        if value is True:
+            draft.ddp[name] = value
+            draft.kept[f"ddp.{name}"] = value
+    if not draft.ddp.get("use_distributed_optimizer"):
+        draft.ddp.pop("overlap_param_gather", None)
+    for path in FSDP:
+        if draft.value(path) is True:
+            draft.leave_out(path, value=True, why="the run has Megatron's DDP")
+
+
+def _optimizer(draft: Draft) -> None:
+    kind = draft.value("optimizer.optimizer", "adam")
+    if kind not in ("adam", "sgd"):
+        draft.leave_out("optimizer.optimizer", kind, "Adam stands in")
+        kind = "adam"
+    draft.optimizer["optimizer"] = kind
+    for name in OPTIMIZER_KEPT:
+        value = draft.value(f"optimizer.{name}")
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            draft.optimizer[name] = value
+    if draft.value("optimizer.use_precision_aware_optimizer") is True:
+        draft.leave_out("optimizer.use_precision_aware_optimizer", value=True, why="needs Transformer Engine's Adam")

@@ -1,0 +1,106 @@
+"""What is at hand: the engine, how many ranks, and the stack a run would really have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.settings.setting import Origin, Setting
+from ep_overlap_mcp.smoke.errors import SmokeError
+from ep_overlap_mcp.smoke.options import MOST_CPU_RANKS
+from ep_overlap_mcp.stack import Component, Core
+
+if TYPE_CHECKING:
+    from ep_overlap_mcp.results.environment import EnvironmentResult
+    from ep_overlap_mcp.settings.request import Request
+    from ep_overlap_mcp.smoke.options import SmokeOptions
+    from ep_overlap_mcp.training_env import TrainingEnvironment
+
+MOST_SHARED_RANKS = 4  # CPU ranks that may share fewer cores, and ranks that may share a GPU
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The training environment as a run sees it. `most_ranks` may be started, `most_alone` have a device each."""
+
+    engine: str
+    device: str
+    core: Core
+    transformer_engine: str | None
+    stack: dict[str, str | None]
+    most_ranks: int
+    most_alone: int
+    gpus: int
+    gpu_memory_gib: float | None
+    deepep: bool | None
+    hybridep: bool | None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Ranks run on GPUs."""
+        return self.engine != "gloo-cpu"
+
+    @property
+    def device_set(self) -> str:
+        """What a run of this engine takes for itself."""
+        return "gpu" if self.on_gpu else "cpu"
+
+
+def look_around(environment: TrainingEnvironment, options: SmokeOptions) -> Machine:
+    """Choose the engine for the training environment, from package versions and GPUs; imports nothing there."""
+    if environment.prefix:
+        raise SmokeError(
+            f"a smoke run is started on this host only, not through `{' '.join(environment.prefix)}`: run ep-overlap-mcp"
+            " there, with that Python"
+        )
+    facts = environment.describe(fast=True)
+    version = facts.components["megatron-core"].version
+    if version is None or facts.components["torch"].version is None:
+        raise SmokeError(
+            f"{facts.python} has no {'megatron-core' if version is None else 'torch'}: name the training environment's"
+            " Python, or install ep-overlap-mcp[megatron] in this one"
+        )
+    gpus = 0 if "+cpu" in (facts.components["torch"].version or "") else len(facts.gpus)
+    engine = options.engine or ("nccl-gpu" if gpus > 1 else "gloo-gpu" if gpus else "gloo-cpu")
+    if engine != "gloo-cpu" and not gpus:
+        raise SmokeError(f"engine {engine} needs a GPU and torch in {facts.python} has none ({facts.gpus_why})")
+    return _machine(facts, engine, gpus, Core(version))
+
+
+def _machine(facts: EnvironmentResult, engine: str, gpus: int, core: Core) -> Machine:
+    alone = {"gloo-cpu": min(facts.cpu.cores, MOST_CPU_RANKS), "gloo-gpu": gpus, "nccl-gpu": gpus}[engine]
+    shared = alone if engine == "nccl-gpu" else max(alone, MOST_SHARED_RANKS)
+    on_gpu = engine != "gloo-cpu"
+    memory = [gpu.memory_gib for gpu in facts.gpus if gpu.memory_gib is not None]
+    names = sorted({gpu.name for gpu in facts.gpus})
+    return Machine(
+        engine=engine,
+        device=f"{gpus} x {', '.join(names)}" if on_gpu else f"CPU, {facts.cpu.cores} cores",
+        core=core,
+        transformer_engine=facts.components["transformer-engine"].version if on_gpu else None,
+        stack={name: one.version for name, one in facts.components.items() if one.version},
+        most_ranks=shared,
+        most_alone=alone,
+        gpus=gpus,
+        gpu_memory_gib=min(memory) if on_gpu and memory else None,
+        deepep=on_gpu and facts.components["deep_ep"].version is not None,
+        hybridep=on_gpu and facts.components["deep_ep"].version is not None,
+    )
+
+
+def on_installed_core(request: Request, machine: Machine) -> Request:
+    """The request judged for the release that will run it.
+
+    On the CPU what is not installed there is no reason to refuse: it is stood in for, or not tested, and said.
+    """
+    components = {
+        name: component
+        for name, component in request.stack.components.items()
+        if machine.on_gpu or component.origin != "installed" or component.version is not None
+    }
+    components["megatron-core"] = Component(machine.core.label, "installed")
+    dropped = {f"runtime.{name.replace('-', '_')}" for name in request.stack.components if name not in components}
+    settings = {path: setting for path, setting in request.settings.items() if path not in dropped}
+    origin = Origin("explicit", note="stack, installed")
+    settings["runtime.megatron_core"] = Setting("runtime.megatron_core", machine.core.label, origin)
+    return replace(request, stack=replace(request.stack, components=components), settings=settings)

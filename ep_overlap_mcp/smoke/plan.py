@@ -1,0 +1,163 @@
+"""From a configuration to a run that can be started: shrunk to the machine, bounded, and said in full beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ep_overlap_mcp.results.smoke import Plan, SmokePlanResult
+from ep_overlap_mcp.settings.effective import Effective
+from ep_overlap_mcp.settings.request import MODEL_DELAY, MODEL_SWITCH
+from ep_overlap_mcp.smoke.draft import Draft
+from ep_overlap_mcp.smoke.errors import SmokeError
+from ep_overlap_mcp.smoke.features import pass_on
+from ep_overlap_mcp.smoke.machine import look_around, on_installed_core
+from ep_overlap_mcp.smoke.memory import estimate_gib, refuse_if_too_big
+from ep_overlap_mcp.smoke.shapes import shrink
+
+if TYPE_CHECKING:
+    from ep_overlap_mcp.settings.request import Request
+    from ep_overlap_mcp.smoke.machine import Machine
+    from ep_overlap_mcp.smoke.options import SmokeOptions
+    from ep_overlap_mcp.training_env import TrainingEnvironment
+
+SPARE_S = 10.0  # by which the program ends itself before its supervisor ends it, with an explanation
+SHOWN_FINDINGS = 6
+STREAMS = {
+    "threads": "CUDA streams and events: comm-stream nodes run on a thread of their own",
+    "inline": "CUDA streams and events: all nodes run in program order",
+}
+
+
+@dataclass(frozen=True)
+class SmokePlan:
+    """A run, ready to start: `request` is what smoke_train.py reads, `shown` what the caller is told."""
+
+    python: str
+    request: dict[str, Any]
+    device_set: str
+    stall_s: float
+    shown: SmokePlanResult
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def plan_run(request: Request, environment: TrainingEnvironment, options: SmokeOptions) -> SmokePlan:
+    """Plan without starting anything. SmokeError when it cannot run here, or the rules say that it must not."""
+    machine = look_around(environment, options)
+    installed = on_installed_core(request, machine)
+    variants = ("baseline", *_variants(installed, options))
+    findings = _findings(installed)
+    if findings and not options.force:
+        raise SmokeError(_refusal(findings, machine))
+    draft = Draft(Effective(installed, installed.releases()[0]), machine, options)
+    ranks = shrink(draft)
+    pass_on(draft)
+    _say_what_stands_in(draft, request, variants)
+    memory = estimate_gib(draft.model, draft.train, len(variants), machine.engine)
+    shown = _shown(draft, variants, ranks, refuse_if_too_big(memory, ranks, machine), findings)
+    return SmokePlan(
+        python=environment.python,
+        request=_training_request(draft, variants),
+        device_set=machine.device_set,
+        stall_s=options.stall_s,
+        shown=shown,
+        variables=dict(environment._variables),  # noqa: SLF001 - what it adds to the environment of its programs
+    )
+
+
+def _variants(request: Request, options: SmokeOptions) -> tuple[str, ...]:
+    """As chosen; else the one that the request asks for."""
+    if options.variants:
+        return tuple(dict.fromkeys(options.variants))
+    effective = Effective(request, request.releases()[0])
+    if request.assume == "overlap_delay_wgrad" or effective.value(MODEL_DELAY) is True:
+        return ("overlap_delay_wgrad",)
+    if request.assume == "as_written" and not request.overlap_written:
+        raise SmokeError(
+            'the configuration does not ask for EP overlap and is taken as written: take assume="overlap" or'
+            ' "overlap_delay_wgrad" to test it with overlap on'
+        )
+    return ("overlap",)
+
+
+def _findings(request: Request) -> list[str]:
+    from ep_overlap_mcp.rules.checking import check
+
+    return [f"{f.rule} {f.name}: {f.message}" for f in check(request).findings if f.severity == "error"]
+
+
+def _refusal(findings: list[str], machine: Machine) -> str:
+    shown = "; ".join(findings[:SHOWN_FINDINGS])
+    more = f"; and {len(findings) - SHOWN_FINDINGS} more" if len(findings) > SHOWN_FINDINGS else ""
+    return (
+        f"nothing was started: the configuration is invalid for megatron-core {machine.core.label}: {shown}{more}."
+        " propose_overlap_config gives the smallest change; force=true runs it all the same, to see Megatron fail"
+    )
+
+
+def _say_what_stands_in(draft: Draft, request: Request, variants: tuple[str, ...]) -> None:
+    machine = draft.machine
+    if machine.engine != "nccl-gpu":
+        draft.emulated.append("collectives: gloo instead of NCCL")
+    if not machine.on_gpu:
+        draft.emulated.append(STREAMS[draft.options.mode])
+        if "overlap_delay_wgrad" in variants:
+            draft.emulated.append("delayed weight gradients: a stand-in for Transformer Engine's")
+    asked = request.stack.version("megatron-core")
+    if asked not in (None, machine.core.label):
+        draft.not_tested.append(f"megatron-core {asked}: {machine.core.label} is installed there and runs")
+    if draft.effective.value(MODEL_SWITCH) is False:
+        draft.not_tested.append("the stack as configured: it would leave overlap off, the run turns it on")
+
+
+def _training_request(draft: Draft, variants: tuple[str, ...]) -> dict[str, Any]:
+    options = draft.options
+    request = {
+        "engine": draft.machine.engine,
+        "seed": options.seed,
+        "model": draft.model,
+        "ddp": draft.ddp,
+        "optimizer": draft.optimizer,
+        "train": draft.train,
+        "variants": list(variants),
+        "parity_steps": options.steps,
+        "pairs": options.pairs,
+        "warmup": options.warmup,
+        "profile": options.profile,
+        "fault": dict(options.fault) if options.fault else None,
+        "wall_limit_s": max(options.limit_s - SPARE_S, options.limit_s / 2),
+        "collective_timeout_s": max(60.0, 2 * options.stall_s),
+    }
+    return request if draft.machine.on_gpu else {**request, "mode": options.mode}
+
+
+def _shown(
+    draft: Draft, variants: tuple[str, ...], ranks: int, memory_gib: float, findings: list[str]
+) -> SmokePlanResult:
+    options, machine = draft.options, draft.machine
+    plan = Plan(
+        kept=draft.kept,
+        reduced=draft.reduced,
+        not_tested=draft.not_tested,
+        emulated=draft.emulated,
+        variants=list(variants),
+        steps=options.steps,
+        pairs=options.pairs,
+    )
+    forced = f" FORCED against {len(findings)} findings of the check." if findings else ""
+    return SmokePlanResult(
+        summary=(
+            f"A smoke run of {', '.join(variants)} on {ranks} ranks ({machine.engine}, megatron-core"
+            f" {machine.core.label}): {options.steps} compared steps, {options.pairs} timed pairs, at most"
+            f" {options.limit_s:g} s, about {memory_gib:.1f} GiB.{forced} Nothing was started."
+        ),
+        plan=plan,
+        engine=machine.engine,
+        device=machine.device,
+        world_size=ranks,
+        stack=machine.stack,
+        memory_gib=round(memory_gib, 2),
+        limit_s=options.limit_s,
+        findings=findings,
+        next="start it: the same call without dry_run",
+    )
