@@ -16,7 +16,10 @@ Request (JSON object; what is not marked optional must be there; unknown keys ar
     model       fields of TransformerConfig (MLATransformerConfig when multi_latent_attention is true),
                 spelled as the installed Megatron spells them, already shrunk to fit. dtypes are strings
                 ("bfloat16"), activation_func is "silu", "gelu", ... The overlap switches are set by the
-                variant, not here.
+                variant, not here. What the engine has to change it changes and lists under `adjusted`:
+                dropout to 0 everywhere; fusions, grouped GEMM, CUDA graphs, FP8 off without GPU or
+                Transformer Engine. Refused: the flex dispatcher on gloo-cpu, multi_latent_attention without
+                Transformer Engine.
     ddp         fields of DistributedDataParallelConfig              (optional, {})
     optimizer   fields of OptimizerConfig                            (optional, {"optimizer": "adam"})
     train       {"micro_batch_size", "num_microbatches", "seq_length", "vocab_size",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ep_overlap_mcp.profiles.errors import ProfileError
-from ep_overlap_mcp.profiles.gain import estimate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from ep_overlap_mcp.profiles.gain import estimate
     from ep_overlap_mcp.results.profile import DevicePicture, ProfileResult
 
 __all__ = ["ProfileError", "analyze", "draw", "estimate"]
@@ -52,3 +52,12 @@ def draw(
     from ep_overlap_mcp.profiles.picture import draw_devices
 
     return draw_devices(Sides.of(paths, before), on_progress)
+
+
+def __getattr__(name: str) -> object:
+    """`estimate` is loaded when it is asked for: reading a profile does not need it."""
+    if name == "estimate":
+        from ep_overlap_mcp.profiles.gain import estimate
+
+        return estimate
+    raise AttributeError(name)

@@ -34,6 +34,9 @@ _DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*(\{[^{}]*)')
 _RANK = re.compile(rb'"rank"\s*:\s*(\d+)')
 
 
+_Block = tuple[bytes, int]  # a text and where its last whole event ends
+
+
 class Args(msgspec.Struct, gc=False):
     """The arguments of an event that matter here."""
 
@@ -111,18 +114,18 @@ class KinetoFile:
             chosen = (event for event in whole if not categories or event.cat in categories)
             yield from islice((event for event in chosen if event.dur is not None), given, None)
 
-    def _decoded(self, blocks: Iterator[bytes], wanted: re.Pattern[bytes] | None) -> Iterator[list[Event]]:
+    def _decoded(self, blocks: Iterator[_Block], wanted: re.Pattern[bytes] | None) -> Iterator[list[Event]]:
         try:
             for block in blocks:
-                yield _decode(block, wanted)
+                yield _decode(*block, wanted)
         except (OSError, EOFError, zlib.error) as error:
             raise ProfileError(
                 f"{self.path}: cannot be read to its end ({error}): the file is damaged or was cut off;"
                 " copy it again or profile again"
             ) from None
 
-    def _blocks(self) -> Iterator[bytes]:
-        """The text between the brackets of `traceEvents`, cut between events."""
+    def _blocks(self) -> Iterator[_Block]:
+        """The text between the brackets of `traceEvents`, up to an end between events."""
         with self.path.open("rb") as raw:
             text = cast("IO[bytes]", _decompressed(raw))
             size = max(self.path.stat().st_size, 1)
@@ -132,20 +135,22 @@ class KinetoFile:
                 buffer += chunk
                 cut = _last_cut(buffer)
                 if cut:
-                    yield buffer[: cut[0]]
+                    yield buffer, cut[0]
                     buffer = buffer[cut[1] :]
                 elif len(buffer) > _LIMIT:
                     raise ProfileError(f"{self.path}: no event ends within {_LIMIT >> 20} MB: not a Kineto trace")
-        yield self._before_tail(buffer)
+        last = self._before_tail(buffer)
+        yield last, len(last)
         self._on_progress(1.0)
 
-    def _whole(self) -> Iterator[bytes]:
+    def _whole(self) -> Iterator[_Block]:
         """All of it at once, for files in which events hold lists of what looks like events."""
         with self.path.open("rb") as raw:
             text = cast("IO[bytes]", _decompressed(raw))
             buffer = self._after_head(text) + text.read(_WHOLE_LIMIT)
         try:
-            yield self._before_tail(buffer)
+            events = self._before_tail(buffer)
+            yield events, len(events)
         except _CutInsideEventError:
             raise ProfileError(
                 f"{self.path}: damaged or cut off: its list of events is no JSON; copy it again or profile again"
@@ -207,7 +212,7 @@ def _decompressed(raw: IO[bytes]) -> Any:
 
 def _last_cut(buffer: bytes) -> tuple[int, int] | None:
     """Where the last whole event ends and where the next begins."""
-    back = 1 << 14
+    back = 1 << 12
     while True:
         last = None
         for last in _NEXT_EVENT.finditer(buffer, max(0, len(buffer) - back)):  # noqa: B007
@@ -224,33 +229,33 @@ def _pattern(categories: tuple[str, ...]) -> re.Pattern[bytes]:
     return re.compile(rb'"cat"\s*:\s*"(?:' + names + rb')"')
 
 
-def _decode(block: bytes, wanted: re.Pattern[bytes] | None) -> list[Event]:
-    """The block's events, the wanted ones at least."""
+def _decode(text: bytes, end: int, wanted: re.Pattern[bytes] | None) -> list[Event]:
+    """The events before `end`, the wanted ones at least."""
     if wanted:
         with suppress(*_NOT_JSON):
-            return _DECODER.decode(b"[" + _cut_out(block, wanted) + b"]")
+            return _DECODER.decode(b"[" + _cut_out(text, end, wanted) + b"]")
     try:
-        return _DECODER.decode(b"[" + block + b"]")
+        return _DECODER.decode(b"[" + text[:end] + b"]")
     except _NOT_JSON:
         raise _CutInsideEventError from None
 
 
-def _cut_out(block: bytes, wanted: re.Pattern[bytes]) -> bytes:
-    """The block's wanted events, or the whole block where events are not laid out as Kineto writes them.
+def _cut_out(text: bytes, end: int, wanted: re.Pattern[bytes]) -> bytes:
+    """The wanted events before `end`, or all of them where they are not laid out as Kineto writes them.
 
     A cut in the wrong place leaves braces open, so it can only fail to decode.
     """
     pieces, usual = [], b""
-    for hit in wanted.finditer(block):
+    for hit in wanted.finditer(text, 0, end):
         category = hit.start()
-        start = block.rfind(b"{", 0, category)
-        opening = block[start:category]
+        start = text.rfind(b"{", 0, category)
+        opening = text[start:category]
         if opening != usual and not _EVENT_START.fullmatch(opening):
-            return block
+            return text[:end]
         usual = opening
-        following = block.find(b'"ph"', category)
-        end = len(block) if following < 0 else block.rfind(b"}", start, following) + 1
-        if not end:
-            return block
-        pieces.append(block[start:end])
+        following = text.find(b'"ph"', category, end)
+        close = end if following < 0 else text.rfind(b"}", start, following) + 1
+        if not close:
+            return text[:end]
+        pieces.append(text[start:close])
     return b",".join(pieces)

@@ -15,7 +15,7 @@ from ep_overlap_mcp.rules.engine import (
     violated,
     without,
 )
-from ep_overlap_mcp.rules.sources import core_config, megatron
+from ep_overlap_mcp.rules.sources import core_config, megatron, megatron_bridge
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
@@ -181,7 +181,7 @@ def attention_graph_nan_report(view: View) -> Check:
     "lora-with-overlap-unproven",
     WARNING,
     enforced=[evidence()],
-    source="NVIDIA-NeMo/Megatron-Bridge@067f987df:src/megatron/bridge/peft",
+    source=megatron_bridge("main", "peft/lora.py", "159-161"),
 )
 def lora_with_overlap_unproven(view: View) -> Check:
     """What it checks: EP overlap while adapters are trained.
@@ -299,7 +299,7 @@ def overlap_holds_one_more_microbatch(view: View) -> Check:
     "EPO717",
     "hybridep-on-eight-gpu-nodes",
     WARNING,
-    enforced=[evidence(">=0.16")],
+    enforced=[evidence(">=0.16.0rc0")],
     source="https://github.com/NVIDIA-NeMo/Megatron-Bridge/issues/1731",
     unknown=NOTED,
     fixes=[put(moe_flex_dispatcher_backend="deepep")],
@@ -326,7 +326,7 @@ def hybridep_on_eight_gpu_nodes(view: View) -> Check:
     "deepep-with-context-folded-experts",
     WARNING,
     enforced=[evidence()],
-    source="deepseek-ai/DeepEP@v1.2.1:csrc/kernels/configs.cuh",
+    source="deepseek-ai/DeepEP@v1.2.1:csrc/kernels/configs.cuh:13-17",
 )
 def deepep_with_context_folded_experts(view: View) -> Check:
     """What it checks: DeepEP with context parallelism.

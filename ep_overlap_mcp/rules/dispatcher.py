@@ -96,7 +96,7 @@ def one_flex_backend(view: View, lost: str) -> Check:
     "flex-backend-must-be-known",
     ERROR,
     enforced=[
-        run_time(">=0.16,<0.19", known=("deepep", "hybridep")),
+        run_time(">=0.16.0rc0,<0.19", known=("deepep", "hybridep")),
         run_time(">=0.19,!dev", known=("deepep", "hybridep", "ncclep")),
         run_time("dev", known=("deepep", "deepepv2", "hybridep", "ncclep")),
     ],
@@ -153,7 +153,7 @@ def flex_needs_deepep_flag(view: View) -> Check:
     "EPO405",
     "deepep-excludes-pad-to-capacity",
     ERROR,
-    enforced=[core("<0.16", only_deepep=False), core(">=0.16", only_deepep=True)],
+    enforced=[core("<0.16", only_deepep=False), core(">=0.16.0rc0", only_deepep=True)],
     source=[core_config("0.16.1", "1074-1081"), core_config("0.14.0", "758-762")],
     fixes=[
         put(moe_pad_expert_input_to_capacity=False, gives_up="fixed-size expert inputs"),
@@ -216,7 +216,7 @@ def flex_needs_larger_expert_group(view: View, backends: tuple[str, ...] | None)
     "EPO407",
     "flex-backend-ignored",
     WARNING,
-    enforced=[evidence(">=0.16")],
+    enforced=[evidence(">=0.16.0rc0")],
     source=megatron("0.16.1", "core/transformer/moe/token_dispatcher.py", "1347-1369"),
     fixes=[put(moe_token_dispatcher_type="flex", gives_up="the dispatcher that runs today")],
 )
@@ -359,7 +359,7 @@ def flex_dispatch_waits_on_host(view: View) -> Check:
     "EPO434",
     "backend-tuning-without-effect",
     INFO,
-    enforced=[evidence(">=0.16,<0.19", sms=True), evidence(">=0.19", sms=False)],
+    enforced=[evidence(">=0.16.0rc0,<0.19", sms=True), evidence(">=0.19", sms=False)],
     source=[
         megatron("0.16.1", "core/transformer/moe/token_dispatcher.py", "1347-1363"),
         core_config("0.19.0", "1616-1636"),

@@ -97,7 +97,7 @@ def deepep_needs_supported_gpu(view: View) -> Check:
     "EPO603",
     "hybridep-needs-supported-gpu",
     ERROR,
-    enforced=[bridge(), evidence(">=0.16", on=_NOT_BRIDGE)],
+    enforced=[bridge(), evidence(">=0.16.0rc0", on=_NOT_BRIDGE)],
     source=[megatron_bridge("main", _BACKEND_FILE, "105-109"), megatron_bridge("0.2.0", _BACKEND_FILE, "79-81")],
     fixes=[put(moe_token_dispatcher_type="alltoall", gives_up="a fused dispatcher")],
 )
@@ -122,7 +122,7 @@ def hybridep_needs_supported_gpu(view: View) -> Check:
     "ncclep-needs-hopper",
     ERROR,
     enforced=[run_time(">=0.19")],
-    source="NVIDIA/TransformerEngine@v2.17:transformer_engine/common/ep/ep_backend.cpp:118-170",
+    source="NVIDIA/TransformerEngine@00145f7c1:transformer_engine/common/ep/ep_backend.cpp:97-103",
     fixes=[put(moe_token_dispatcher_type="alltoall", gives_up="a fused dispatcher")],
 )
 def ncclep_needs_hopper(view: View) -> Check:
@@ -145,7 +145,7 @@ def ncclep_needs_hopper(view: View) -> Check:
     "EPO605",
     "hybridep-on-ampere-unproven",
     WARNING,
-    enforced=[evidence(">=0.16")],
+    enforced=[evidence(">=0.16.0rc0")],
     source=megatron_bridge("main", _BACKEND_FILE, "105-109"),
     unknown=NOTED,
 )

@@ -205,7 +205,7 @@ def router_bias_needs_sigmoid(view: View, scores: tuple[str, ...]) -> Check:
     enforced=[
         core("<0.16", flags=("moe_router_padding_for_fp8",), formats=("fp8",)),
         core(
-            ">=0.16",
+            ">=0.16.0rc0",
             flags=("moe_router_padding_for_fp8", "moe_router_padding_for_quantization"),
             formats=("fp8", "fp4"),
         ),

@@ -44,7 +44,7 @@ MOST_TOKENS = 21844
     "EPO421",
     "hybridep-domain-divides-group",
     ERROR,
-    enforced=[run_time(">=0.16")],
+    enforced=[run_time(">=0.16.0rc0")],
     source=HYBRIDEP + "deep_ep/hybrid_ep_buffer.py:62-76",
     unknown=NOTED,
     fixes=[put_paths({DOMAIN: None})],
@@ -70,7 +70,7 @@ def hybridep_domain_divides_group(view: View) -> Check:
     "EPO422",
     "hybridep-domain-at-most-72",
     ERROR,
-    enforced=[run_time(">=0.16")],
+    enforced=[run_time(">=0.16.0rc0")],
     source=HYBRIDEP + "csrc/hybrid_ep/config.cuh:15-17",
     unknown=NOTED,
     fixes=[put_paths({DOMAIN: None})],
@@ -96,7 +96,7 @@ def hybridep_domain_at_most_72(view: View) -> Check:
     "EPO423",
     "hybridep-domain-below-hardware",
     WARNING,
-    enforced=[evidence(">=0.16")],
+    enforced=[evidence(">=0.16.0rc0")],
     source=[
         HYBRIDEP + "deep_ep/hybrid_ep_buffer.py:62-72",
         "NVIDIA-NeMo/Megatron-Bridge@067f987df:scripts/performance/utils/overrides.py:265-283",
@@ -127,7 +127,7 @@ def hybridep_domain_below_hardware(view: View) -> Check:
     "EPO424",
     "hybridep-hidden-multiple",
     ERROR,
-    enforced=[run_time(">=0.16")],
+    enforced=[run_time(">=0.16.0rc0")],
     source=HYBRIDEP + "csrc/hybrid_ep/config.cuh:84-93",
 )
 def hybridep_hidden_multiple(view: View) -> Check:
@@ -158,7 +158,7 @@ def hybridep_hidden_multiple(view: View) -> Check:
     "EPO425",
     "hybridep-tokens-per-rank-limit",
     ERROR,
-    enforced=[run_time(">=0.16")],
+    enforced=[run_time(">=0.16.0rc0")],
     source=[HYBRIDEP + "csrc/hybrid_ep/config.cuh:18-62", HYBRIDEP + "csrc/hybrid_ep/config.cuh:383-388"],
     unknown=NOTED,
     fixes=[Fix(lambda view: _smaller_micro_batch(view), safe=False, gives_up="the micro batch size")],  # noqa: PLW0108
@@ -187,7 +187,7 @@ def hybridep_tokens_per_rank_limit(view: View) -> Check:
     "EPO426",
     "hybridep-tokens-multiple-of-chunk",
     WARNING,
-    enforced=[evidence(">=0.16")],
+    enforced=[evidence(">=0.16.0rc0")],
     source=[HYBRIDEP + "csrc/hybrid_ep/executor/executor.cu:71-82", HYBRIDEP + "csrc/hybrid_ep/config.cuh:383-388"],
     unknown=NOTED,
 )
@@ -214,9 +214,9 @@ def hybridep_tokens_multiple_of_chunk(view: View) -> Check:
     "hybridep-needs-equal-token-counts",
     ERROR,
     enforced=[
-        run_time(">=0.16", on=("megatron-core", "megatron-lm"), pads_itself=False),
-        run_time(">=0.16", bridge="<0.7", pads_itself=False),
-        run_time(">=0.16", bridge=">=0.7", pads_itself=True),
+        run_time(">=0.16.0rc0", on=("megatron-core", "megatron-lm"), pads_itself=False),
+        run_time(">=0.16.0rc0", bridge="<0.7", pads_itself=False),
+        run_time(">=0.16.0rc0", bridge=">=0.7", pads_itself=True),
     ],
     source=[
         megatron("main", "core/transformer/moe/token_dispatcher.py", "1063-1093"),
@@ -253,7 +253,7 @@ def hybridep_needs_equal_token_counts(view: View, *, pads_itself: bool) -> Check
     "EPO430",
     "hybridep-needs-hybrid-branch",
     ERROR,
-    enforced=[run_time(">=0.16")],
+    enforced=[run_time(">=0.16.0rc0")],
     source=[
         megatron("main", "core/transformer/moe/fused_a2a.py", "271-277"),
         "deepseek-ai/DeepEP@v1.2.1:deep_ep/__init__.py:1-7",

@@ -28,7 +28,7 @@ LAYERS, FREQ = "model.num_layers", "model.moe_layer_freq"
     "EPO509",
     "last-layer-must-be-moe",
     ERROR,
-    enforced=[run_time(">=0.16,!dev")],
+    enforced=[run_time(">=0.16.0rc0,!dev")],
     source=[
         megatron("0.16.1", "core/models/gpt/fine_grained_callables.py", "186-200"),
         megatron("0.16.1", "core/models/gpt/fine_grained_callables.py", "580-590"),

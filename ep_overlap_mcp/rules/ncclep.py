@@ -62,7 +62,7 @@ def ncclep_needs_flex(view: View) -> Check:
     enforced=[run_time(">=0.19")],
     source=[
         megatron("main", "core/transformer/moe/token_dispatcher.py", "1549-1553"),
-        "NVIDIA/TransformerEngine@v2.17:transformer_engine/pytorch/ep.py",
+        "NVIDIA/TransformerEngine@008c3d20a:transformer_engine/pytorch/ep.py:1-26",
     ],
 )
 def ncclep_needs_te_2_17(view: View) -> Check:
@@ -150,7 +150,7 @@ def ncclep_eager_synchronises_host(view: View, static_by: str) -> Check:
         megatron("0.19.0", "core/transformer/moe/token_dispatcher.py", "1534-1544"),
         megatron("main", "core/transformer/moe/token_dispatcher.py", "1554-1576"),
     ],
-    fixes=[put(use_transformer_engine_op_fuser=True, moe_grouped_gemm=True, safe=False)],
+    fixes=[put(use_transformer_engine_op_fuser=True, moe_grouped_gemm=True, gives_up="the unfused experts")],
 )
 def ncclep_static_needs_op_fuser(view: View, static_by: str, *, refuses_padding: bool) -> Check:
     """What it checks: NCCL EP's static mode without the operation fuser and grouped GEMM; on main also its use with

@@ -116,7 +116,7 @@ def sequence_parallel_needs_tp(view: View) -> Check:
     "EPO514",
     "tensor-parallel-experts-need-sequence-parallel",
     ERROR,
-    enforced=[core("<0.16"), evidence(">=0.16", severity=WARNING)],
+    enforced=[core("<=0.16.0rc0"), evidence(">=0.16", severity=WARNING)],
     source=[
         megatron("0.14.0", "core/model_parallel_config.py", "388-393"),
         megatron("0.16.1", "core/model_parallel_config.py", "440-445"),
@@ -146,7 +146,7 @@ def tensor_parallel_experts_need_sequence_parallel(view: View) -> Check:
     "EPO526",
     "heads-divide-by-tp",
     ERROR,
-    enforced=[core("<0.16", divisor_passes=False), core(">=0.16", divisor_passes=True)],
+    enforced=[core("<=0.16.0rc0", divisor_passes=False), core(">=0.16", divisor_passes=True)],
     source=[core_config("0.16.1", "924-946")],
     unknown=NOTED,
 )

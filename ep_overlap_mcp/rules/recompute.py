@@ -298,7 +298,7 @@ def moe_layer_recompute_excludes_full(view: View) -> Check:
         core(">=0.20,!dev", modules=("gdn_norm_out",), variants=("gated_delta_net", "gdn", "gdn2")),
         core("dev", modules=("gdn_norm_out", "gdn"), variants=("gated_delta_net",)),
     ],
-    source=[core_config("main", "1976-1984"), core_config("dev", "2226-2248")],
+    source=[core_config("main", "1975-1982"), core_config("dev", "2226-2248")],
     fixes=[without("model.recompute_modules", "gdn_norm_out", "gdn")],
 )
 def delta_net_recompute_needs_delta_net(view: View, *, modules: tuple[str, ...], variants: tuple[str, ...]) -> Check:
@@ -361,7 +361,7 @@ def residual_stream_recompute_limits(view: View, *, streams: str, offloaded: tup
     "residual-streams-exclude",
     ERROR,
     enforced=[core(">=0.20,!dev")],
-    source=core_config("main", "2060-2118"),
+    source=core_config("main", "2060-2125"),
     fixes=[put(enable_mhc_connections=False, gives_up="multi-stream residual connections: another model")],
 )
 def residual_streams_exclude(view: View) -> Check:

@@ -12,6 +12,7 @@ from ep_overlap_mcp.rules.engine import (
     Fix,
     core,
     evidence,
+    megatron_lm,
     put,
     rule,
     run_time,
@@ -39,7 +40,7 @@ _LAYOUT_FILE = "core/transformer/pipeline_parallel_layer_layout.py"
     "EPO503",
     "layers-divide-into-stages",
     ERROR,
-    enforced=[run_time()],
+    enforced=[run_time(), megatron_lm()],
     source=[
         megatron("0.16.1", "core/transformer/transformer_block.py", "147-178"),
         arguments("0.16.1", "554-571"),
@@ -170,7 +171,7 @@ def standalone_mtp_stage(view: View) -> Check:
     enforced=[
         core("<0.15", beside_loss=False),
         core(">=0.15,<0.16", beside_loss=True),
-        core(">=0.16", beside_loss=False),
+        core(">=0.16.0rc0", beside_loss=False),
     ],
     source=[megatron("0.16.1", _LAYOUT_FILE, "110-135"), megatron("0.15.3", _LAYOUT_FILE, "107-131")],
     unknown=NOTED,

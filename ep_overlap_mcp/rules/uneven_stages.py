@@ -57,7 +57,7 @@ def uneven_stages_exclude_split_accounting(view: View) -> Check:
     "EPO521",
     "uneven-stages-fit",
     ERROR,
-    enforced=[core("<0.16", ends_may_leave=True), core(">=0.16", ends_may_leave=False)],
+    enforced=[core("<=0.16.0rc0", ends_may_leave=True), core(">=0.16", ends_may_leave=False)],
     source=[core_config("0.16.1", "1359-1433")],
     unknown=NOTED,
 )

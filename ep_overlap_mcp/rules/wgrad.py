@@ -59,7 +59,7 @@ def delayed_wgrad_needs_overlap(view: View) -> Check:
     "bridge-delay-needs-comm-overlap-flag",
     ERROR,
     enforced=[bridge()],
-    source=[bridge_setup("main", "532-535"), bridge_setup("main", "597-602"), core_config("main", "3074-3077")],
+    source=[bridge_setup("main", "532-535"), bridge_setup("main", "588-592"), core_config("main", "3074-3077")],
     fixes=[put_paths({BRIDGE_SWITCH: True}), no_delayed_wgrad()],
 )
 def bridge_delay_needs_comm_overlap_flag(view: View) -> Check:
@@ -243,7 +243,7 @@ def te_graph_with_delayed_wgrad_needs_te_2_10(view: View) -> Check:
     ERROR,
     enforced=[run_time(">=0.14")],
     source=[
-        megatron("0.16.1", "core/extensions/transformer_engine.py", "776-786"),
+        megatron("0.16.1", "core/extensions/transformer_engine.py", "779-800"),
         "NVIDIA/TransformerEngine@v2.12:transformer_engine/pytorch/module/_common.py:206-207",
     ],
     fixes=[put(tp_comm_bulk_wgrad=False), no_delayed_wgrad()],

@@ -22,7 +22,7 @@ _HELPER = "bridge.apply_flex_dispatcher_backend"
 def bridge_writes(settings: Effective) -> None:
     """Apply all of them, in the order of the real code."""
     _flex_helper(settings)
-    if settings["comm_overlap.present"].value is True or _comm_overlap_written(settings):
+    if _has_comm_overlap(settings):
         _packing(settings)
         _model_fields(settings)
         _distributed_optimizer_fields(settings)
@@ -69,8 +69,17 @@ def _helper_write(settings: Effective, order: int, dispatcher: str, backend: str
             settings.write(f"model.{name}", value, why)
 
 
-def _comm_overlap_written(settings: Effective) -> bool:
-    return any(path.startswith("comm_overlap.") and s.written for path, s in settings.request.settings.items())
+def _has_comm_overlap(settings: Effective) -> bool:
+    """Whether there is a comm_overlap object: stated, or implied by a field written after it was taken away."""
+    present = settings["comm_overlap.present"]
+    fields = [
+        s.origin.order
+        for path, s in settings.request.settings.items()
+        if path.startswith("comm_overlap.") and path != present.path and s.written
+    ]
+    if present.value is False and present.written:
+        return any(order > present.origin.order for order in fields)
+    return present.value is True or bool(fields)
 
 
 def _missing_backend(settings: Effective) -> None:

@@ -44,7 +44,8 @@ class ValueNotAllowedError(ValueError):
 class Field:
     """One setting. `defaults` holds pairs (first release that has it, as major.minor or "main"; value).
 
-    `command_line` is false where Megatron-LM's own parser has no such flag, though launchers around it use one.
+    `choices` are checked by core itself where `core_checks` says so, else by argparse alone. `command_line` is false
+    where Megatron-LM's own parser has no such flag, though launchers around it use one.
     """
 
     path: str
@@ -55,6 +56,7 @@ class Field:
     until: str | None = None
     on_dev: bool | None = None
     choices: tuple[Any, ...] = ()
+    core_checks: bool = False
     flags: tuple[str, ...] = ()
     off_flags: tuple[str, ...] = ()
     command_line: bool = True
@@ -90,20 +92,25 @@ class Field:
                     value = candidate
         return [value] if self.type == "list" and isinstance(value, str) else value
 
-    def parse(self, raw: Any) -> Any:
+    def parse(self, raw: Any, *, command_line: bool = True) -> Any:
         """The typed value of what was written: flags and shells give strings, YAML and JSON typed values.
 
-        Raises ValueNotAllowedError where the stack's own parser would refuse the value.
+        Raises ValueNotAllowedError where the stack's own parser would refuse the value: argparse holds a command line
+        to the choices, a dataclass only to those that core checks itself.
         """
         if raw is None or (isinstance(raw, str) and raw.strip().lower() in _NONE and self.type != "list"):
             return self._none(raw)
-        value = _PARSERS[self.type](raw)
+        value = ["none"] if self._names_none(raw) else _PARSERS[self.type](raw)
         if value is ABSENT:
             raise ValueNotAllowedError(f"`{self.path}` takes {self._expects()}, got {raw!r}")
         strange = [v for v in (value if isinstance(value, list) else [value]) if not self._allowed(v)]
-        if strange:
+        if strange and (command_line or self.core_checks):
             raise ValueNotAllowedError(f"`{self.path}` takes {self._expects()}, got {strange[0]!r}")
         return value
+
+    def _names_none(self, raw: Any) -> bool:
+        """Whether `none` is an item of this list, and not its absence."""
+        return self.type == "list" and "none" in self.choices and isinstance(raw, str) and raw.strip() == "none"
 
     def _none(self, raw: Any) -> Any:
         if self.optional or self.type in ("any", "list") or self.default_anywhere is None:
@@ -178,7 +185,7 @@ class FieldTable:
     @cached_property
     def _by_name(self) -> dict[str, Field]:
         found: dict[str, Field] = {}
-        for field in self.by_path.values():
+        for field in sorted(self.by_path.values(), key=lambda f: f.path.startswith("comm_overlap.")):
             if field.path.partition(".")[0] not in ("env", "runtime", "hardware", "bridge"):
                 for name in (field.name, *field.aliases):
                     found.setdefault(name, field)
@@ -202,6 +209,7 @@ def _field(row: Mapping[str, Any]) -> Field:
         until=row.get("until"),
         on_dev=row.get("dev"),
         choices=tuple(row.get("choices", ())),
+        core_checks=row.get("core_checks", False),
         flags=tuple(row.get("flags", ())),
         off_flags=tuple(row.get("off_flags", ())),
         command_line=row.get("command_line", True),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.results.smoke import SmokeList, SmokeReport, SmokeResult
     from ep_overlap_mcp.settings.request import Request
     from ep_overlap_mcp.smoke.options import SmokeOptions
-    from ep_overlap_mcp.smoke.plan import SmokePlan
+    from ep_overlap_mcp.smoke.planning import SmokePlan
     from ep_overlap_mcp.smoke.run_folder import RunFolder
     from ep_overlap_mcp.smoke.store import Run
     from ep_overlap_mcp.training_env import TrainingEnvironment
@@ -27,7 +27,7 @@ def plan(request: Request, environment: TrainingEnvironment, options: SmokeOptio
 
     SmokeError for a configuration that the rules reject (unless options.force), and for one that cannot run here.
     """
-    from ep_overlap_mcp.smoke.plan import plan_run
+    from ep_overlap_mcp.smoke.planning import plan_run
 
     return plan_run(request, environment, options)
 

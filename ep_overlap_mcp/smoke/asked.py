@@ -63,4 +63,4 @@ def number(value: Any) -> float | None:
 
 def completed(evidence: Any) -> bool:
     """The run reached its end."""
-    return part(evidence, "status") == "completed"
+    return bool(part(evidence, "status") == "completed")

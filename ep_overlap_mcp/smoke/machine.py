@@ -50,8 +50,8 @@ def look_around(environment: TrainingEnvironment, options: SmokeOptions) -> Mach
     """Choose the engine for the training environment, from package versions and GPUs; imports nothing there."""
     if environment.prefix:
         raise SmokeError(
-            f"a smoke run is started on this host only, not through `{' '.join(environment.prefix)}`: run ep-overlap-mcp"
-            " there, with that Python"
+            f"a smoke run is started on this host only, not through `{' '.join(environment.prefix)}`:"
+            " run ep-overlap-mcp there, with that Python"
         )
     facts = environment.describe(fast=True)
     version = facts.components["megatron-core"].version

@@ -63,7 +63,7 @@ def _parameters(model: dict[str, Any], train: dict[str, Any]) -> int:
     shared = matrices * hidden * (model.get("moe_shared_expert_intermediate_size") or 0)
     layer = 4 * hidden * hidden + expert + shared
     predictors = model.get("mtp_num_layers") or 0
-    return (layers + predictors) * layer + 2 * train["vocab_size"] * hidden
+    return int((layers + predictors) * layer + 2 * train["vocab_size"] * hidden)
 
 
 def _activation_bytes(model: dict[str, Any], train: dict[str, Any]) -> int:
@@ -71,4 +71,5 @@ def _activation_bytes(model: dict[str, Any], train: dict[str, Any]) -> int:
     routed = model["moe_router_topk"] * (8 * model["moe_ffn_hidden_size"] + 8 * model["hidden_size"])
     scores = 6 * model["num_attention_heads"] * train["seq_length"]
     layers = -(-model["num_layers"] // model["pipeline_model_parallel_size"])
-    return IN_FLIGHT * tokens * (layers * (34 * model["hidden_size"] + routed + scores) + 10 * train["vocab_size"])
+    a_token = layers * (34 * model["hidden_size"] + routed + scores) + 10 * train["vocab_size"]
+    return int(IN_FLIGHT * tokens * a_token)

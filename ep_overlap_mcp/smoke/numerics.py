@@ -25,7 +25,7 @@ def numerics(evidence: Evidence | None, asked: Asked, variant: str) -> Numerics:
     found = rows(evidence, "steps") or []
     mine = [row for row in found if row.get("variant") == variant]
     states = [_row(row, bitwise=asked.bitwise) for row in mine]
-    facts = {
+    facts: dict[str, Any] = {
         "loss_equal": _loss_equal(mine),
         "max_abs_grad_diff": _largest(mine),
         "steps": _whole_steps(mine, asked),

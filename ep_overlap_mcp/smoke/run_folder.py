@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TAIL = 8_000  # bytes read from the end of a log
 

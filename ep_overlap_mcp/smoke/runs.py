@@ -20,7 +20,7 @@ from ep_overlap_mcp.smoke.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ep_overlap_mcp.smoke.plan import SmokePlan
+    from ep_overlap_mcp.smoke.planning import SmokePlan
     from ep_overlap_mcp.smoke.run_folder import RunFolder
     from ep_overlap_mcp.smoke.store import Run
 

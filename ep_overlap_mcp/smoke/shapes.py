@@ -99,7 +99,7 @@ def _layers(draft: Draft) -> None:
     before = _whole(draft, "model.num_layers", 2)
     chunks = draft.model["pipeline_model_parallel_size"] * (draft.model["virtual_pipeline_model_parallel_size"] or 1)
     freq = draft.value("model.moe_layer_freq", 1)
-    pattern = moe_layers(freq, before) or [1] * before
+    pattern = [int(moe) for moe in moe_layers(freq, before) or [True] * before]
     count = draft.options.sizes.get("num_layers") or _fewest(pattern, chunks)
     if count % chunks:
         raise SmokeError(f"sizes.num_layers is {count}; {chunks} pipeline chunks need a multiple of {chunks}")

@@ -73,9 +73,9 @@ def _why_not(evidence: Evidence | None, asked: Asked, variant: str, found: list[
     nodes, lines = schedule(evidence, asked, variant)
     if nodes != "as_expected":
         return f"the variant did not run the combined schedule as expected: {lines[-1]}"
-    slow = {side: slow_rank(evidence, variant, side) for side in (BASELINE, "variant")}
-    if slow[BASELINE] and slow["variant"] and slow[BASELINE][0] == slow["variant"][0]:
-        return f"rank {slow[BASELINE][0]} is slow with and without overlap and hides its effect: {slow[BASELINE][1]}"
+    without, given = (slow_rank(evidence, variant, side) for side in (BASELINE, "variant"))
+    if without and given and without[0] == given[0]:
+        return f"rank {without[0]} is slow with and without overlap and hides its effect: {without[1]}"
     return None
 
 

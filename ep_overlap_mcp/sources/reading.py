@@ -91,7 +91,7 @@ class Reading:
         if known is None:
             raise KeyError(f"{target} is no setting of the field table")
         try:
-            value = raw if raw is UNKNOWN else known.parse(raw)
+            value = raw if raw is UNKNOWN else known.parse(raw, command_line=self.framework == "megatron-lm")
         except ValueNotAllowedError as refusal:
             self.left_out(text, line, str(refusal), kind="not allowed", path=known.path, file=file)
             value = UNKNOWN

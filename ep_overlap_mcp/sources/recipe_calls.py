@@ -243,6 +243,8 @@ def _builtin(run: Run, name: str, positional: list[Any]) -> Any:
     if name in ("list", "tuple", "sorted"):
         items = run.items_of(first) if positional else ()
         return UNKNOWN if items is None else (Sequence.of(items) if name != "tuple" else items)
+    if name == "isinstance" and len(positional) == 2:
+        return _is_instance(*positional)
     if name == "len":
         items = run.items_of(first)
         return len(first) if isinstance(first, str) else UNKNOWN if items is None else len(items)
@@ -252,6 +254,15 @@ def _builtin(run: Run, name: str, positional: list[Any]) -> Any:
     if name in ("int", "str", "bool", "float", "abs", "round", "max", "min", "sum"):
         return _converted(name, [plain_value(p) for p in positional])
     return UNKNOWN
+
+
+def _is_instance(value: Any, kinds: Any) -> Any:
+    """Of constants and of lists, against classes of the language itself."""
+    names = {kind.path for kind in (kinds if isinstance(kinds, tuple) else (kinds,)) if isinstance(kind, Imported)}
+    if isinstance(value, Sequence):
+        value = []
+    known = value is None or isinstance(value, (str, int, float, bool, tuple, list))
+    return f"builtins.{type(value).__name__}" in names if known else UNKNOWN
 
 
 def _converted(name: str, values: list[Any]) -> Any:

@@ -522,6 +522,12 @@ def test_rules_of_other_releases_are_not_enforced(state: Callable[..., str]) -> 
     assert state("ncclep-needs-flex", NCCLEP, stack="megatron-core==0.18.2") == "not enforced"
 
 
+def test_the_release_candidate_that_bridge_pins_has_the_backends_of_0_16(state: Callable[..., str]) -> None:
+    """Bridge 0.2.0 pins 0.16.0rc0, which knows flex backends and no longer needs the DeepEP flag."""
+    assert state("flex-needs-deepep-flag", HYBRIDEP, stack="megatron-bridge==0.2.0") == "not enforced"
+    assert state("hybridep-domain-at-most-72", {**HYBRIDEP, DOMAIN: 128}, stack="megatron-bridge==0.2.0") == "violated"
+
+
 def test_message_quotes_the_value_and_names_what_is_needed(outcome: Callable[..., Any]) -> None:
     """The message holds what was seen and what would be right, without a full stop."""
     found = outcome("deepep-group-size", {**DEEPEP, "expert_model_parallel_size": 12})

@@ -45,8 +45,7 @@ DTYPE_FIELDS = ("params_dtype", "pipeline_dtype", "autocast_dtype", "main_grads_
 
 def transformer_config(request: Request, engine: Engine, name: str, planted: Planted) -> Any:
     """The installed Megatron's config for the variant."""
-    if request.model.get("moe_token_dispatcher_type") == "flex" and not engine.on_gpu:
-        raise RequestError("model.moe_token_dispatcher_type: flex needs a GPU; gloo-cpu runs alltoall")
+    _refuse_what_cannot_run(request, engine)
     values = typed_values(config_class(request), request.model, "model")
     values.update(_precision(values))
     for setting, change in adjustments(request, engine).items():
@@ -57,6 +56,15 @@ def transformer_config(request: Request, engine: Engine, name: str, planted: Pla
     if not overlap:  # valid with the overlap only
         values.pop("ep_overlap_early_attn_memory_release", None)
     return config_class(request)(**values)
+
+
+def _refuse_what_cannot_run(request: Request, engine: Engine) -> None:
+    """Where Megatron itself would fail without saying why."""
+    if request.model.get("moe_token_dispatcher_type") == "flex" and not engine.on_gpu:
+        raise RequestError("model.moe_token_dispatcher_type: flex needs a GPU; gloo-cpu runs alltoall")
+    if request.model.get("multi_latent_attention") and not engine.transformer_engine:
+        # local DotProductAttention takes no k_channels: megatron-core 0.16.1 and 0.19.0
+        raise RequestError("model.multi_latent_attention: needs Transformer Engine, which is not usable here")
 
 
 def config_class(request: Request) -> Any:

@@ -1,0 +1,110 @@
+"""TOML edited in place: a table is put at the end or taken out, every other byte stays; tomlkit judges the outcome."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from ep_overlap_mcp.clients.jsonc import MalformedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_HEADER = re.compile(r"^[ \t]*\[\[?(?P<name>[^\[\]\r\n]+)\]", re.MULTILINE)
+
+
+def put(text: str | None, path: Sequence[str], value: Mapping[str, Any]) -> str:
+    """The text with the table `path` at its end; None is a file that does not exist. Raises MalformedError."""
+    if text is None:
+        return _block(path, value, "\n")
+    there = get(text, path)
+    if there == value:
+        return text
+    rest = text if there is None else _cut(text, path)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    joint = newline if not rest or rest.endswith("\n") else newline * 2
+    return _judged(rest + joint + _block(path, value, newline), text, path, value)
+
+
+def take(text: str, path: Sequence[str]) -> str | None:
+    """The text without the table `path`, so that `put` would give this text again where that is possible.
+
+    None says that the whole file is `put`'s. Raises MalformedError.
+    """
+    entry = get(text, path)
+    if entry is None:
+        return text
+    cut = _judged(_cut(text, path), text, path, None)
+    endings = [cut.removesuffix(end) for end in ("\r\n\r\n", "\n\n", "\r\n", "\n") if cut.endswith(end)]
+    for before in (None, *endings):
+        if put(before, path, entry) == text:
+            return before
+    return cut
+
+
+def get(text: str, path: Sequence[str]) -> Any:
+    """What stands at `path`, or None."""
+    value: Any = _parsed(text)
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _block(path: Sequence[str], value: Mapping[str, Any], newline: str) -> str:
+    import tomlkit
+
+    lines = [f"[{'.'.join(path)}]"]
+    for key, item in value.items():
+        shown = tomlkit.inline_table().append(*next(iter(item.items()))) if isinstance(item, dict) else item
+        lines.append(f"{key} = {tomlkit.item(shown).as_string()}")
+    return newline.join([*lines, ""])
+
+
+def _cut(text: str, path: Sequence[str]) -> str:
+    """The text without the table `path` and its sub-tables, found by their header lines."""
+    headers = [*((m.start(), _names(m["name"])) for m in _HEADER.finditer(text)), (len(text), [])]
+    kept, at = [], 0
+    for (start, names), (end, _) in zip(headers, headers[1:], strict=False):
+        if names[: len(path)] == list(path):
+            kept.append(text[at:start])
+            at = end
+    return "".join(kept) + text[at:]
+
+
+def _names(header: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in header.split(".")]
+
+
+def _judged(new: str, old: str, path: Sequence[str], value: Mapping[str, Any] | None) -> str:
+    """The new text when it says what the old one says, with `value` (or nothing) at `path`."""
+    expected = _parsed(old)
+    if value is None:
+        _drop(expected, path)
+    else:
+        expected.setdefault(path[0], {})[path[1]] = dict(value)
+    try:
+        same = _without_empty(_parsed(new)) == _without_empty(expected)
+    except MalformedError:
+        same = False
+    if not same:
+        raise MalformedError(f"`{path[0]}` is not written as tables `[{path[0]}.NAME]`; change {path[1]} by hand")
+    return new
+
+
+def _drop(document: dict[str, Any], path: Sequence[str]) -> None:
+    document[path[0]].pop(path[1])
+
+
+def _without_empty(document: dict[str, Any]) -> dict[str, Any]:
+    """A document for comparison: a table that only holds others may be gone with them."""
+    return {key: value for key, value in document.items() if value != {}}
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    import tomlkit
+    from tomlkit.exceptions import ParseError
+
+    try:
+        return dict(tomlkit.parse(text).unwrap())
+    except (ParseError, ValueError) as problem:
+        raise MalformedError(str(problem)) from problem
