@@ -50,7 +50,7 @@ def put(text: str | None, path: Sequence[str], value: Mapping[str, Any]) -> str:
     while (member := _member(node, path[depth])) is not None:
         node, depth = member.node, depth + 1
         if depth == len(path):
-            return text if node.value == value else _replaced(text, member, value)
+            return text if node.value == value else _replaced(text, member, value, depth)
         if not isinstance(node.value, dict):
             raise MalformedError(f"`{'.'.join(path[:depth])}` at line {_line(text, node.start)} is not an object")
     at, added = _insertion(text, node, path[depth], _nested(path[depth + 1 :], value), depth + 1)
@@ -117,9 +117,9 @@ def _laid_out(value: Any, gap: str, depth: int) -> str:
     return f"{newline}\n{indent}".join(lines)
 
 
-def _replaced(text: str, member: Member, value: Any) -> str:
+def _replaced(text: str, member: Member, value: Any, depth: int) -> str:
     gap = _line_before(text, member.start)
-    new = _laid_out(value, gap, 2) if "\n" in gap else json.dumps(value, ensure_ascii=False)
+    new = _laid_out(value, gap, depth) if "\n" in gap else json.dumps(value, ensure_ascii=False)
     return text[: member.node.start] + new + text[member.node.end :]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from ep_overlap_mcp.clients.jsonc import MalformedError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_REMARKS = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*(?:#[^\n]*)?\Z")
 _HEADER = re.compile(r"^[ \t]*\[\[?(?P<name>[^\[\]\r\n]+)\]", re.MULTILINE)
 
 
@@ -55,19 +57,26 @@ def _block(path: Sequence[str], value: Mapping[str, Any], newline: str) -> str:
 
     lines = [f"[{'.'.join(path)}]"]
     for key, item in value.items():
-        shown = tomlkit.inline_table().append(*next(iter(item.items()))) if isinstance(item, dict) else item
-        lines.append(f"{key} = {tomlkit.item(shown).as_string()}")
+        shown = tomlkit.inline_table() if isinstance(item, dict) else tomlkit.item(item)
+        if isinstance(item, dict):
+            shown.update(item)
+        lines.append(f"{key} = {shown.as_string()}")
     return newline.join([*lines, ""])
 
 
 def _cut(text: str, path: Sequence[str]) -> str:
-    """The text without the table `path` and its sub-tables, found by their header lines."""
+    """The text without the table `path` and its sub-tables, found by their header lines.
+
+    Blank lines and comments at the end of a table belong to what follows; they stay.
+    """
     headers = [*((m.start(), _names(m["name"])) for m in _HEADER.finditer(text)), (len(text), [])]
     kept, at = [], 0
-    for (start, names), (end, _) in zip(headers, headers[1:], strict=False):
+    for (start, names), (end, _) in itertools.pairwise(headers):
         if names[: len(path)] == list(path):
             kept.append(text[at:start])
-            at = end
+            last_line = text.index("\n", start) + 1 if "\n" in text[start:end] else end
+            remarks = _REMARKS.search(text, last_line, end)
+            at = remarks.start() if remarks else end
     return "".join(kept) + text[at:]
 
 
@@ -78,21 +87,17 @@ def _names(header: str) -> list[str]:
 def _judged(new: str, old: str, path: Sequence[str], value: Mapping[str, Any] | None) -> str:
     """The new text when it says what the old one says, with `value` (or nothing) at `path`."""
     expected = _parsed(old)
-    if value is None:
-        _drop(expected, path)
-    else:
-        expected.setdefault(path[0], {})[path[1]] = dict(value)
+    servers = expected.setdefault(path[0], {})
     try:
+        servers.pop(path[1], None)
+        if value is not None:
+            servers[path[1]] = dict(value)
         same = _without_empty(_parsed(new)) == _without_empty(expected)
-    except MalformedError:
+    except (AttributeError, MalformedError):
         same = False
     if not same:
         raise MalformedError(f"`{path[0]}` is not written as tables `[{path[0]}.NAME]`; change {path[1]} by hand")
     return new
-
-
-def _drop(document: dict[str, Any], path: Sequence[str]) -> None:
-    document[path[0]].pop(path[1])
 
 
 def _without_empty(document: dict[str, Any]) -> dict[str, Any]:

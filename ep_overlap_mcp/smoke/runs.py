@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LONGEST_WAIT_S = 25.0  # below the time after which clients give a call up
 POLL_S = 0.2
 START_S = 30.0  # for a supervisor to be written down
+ANSWER_S = GRACE_S + PATIENCE_S + 4.0  # for a supervisor to end its job
 
 _started: dict[str, tuple[subprocess.Popen[bytes], RunFolder]] = {}
 
@@ -85,15 +86,15 @@ def cancel_run(run_id: str) -> Run:
     store.run_folder(run_id).cancel.touch()
     if run.supervisor:
         run.supervisor.signal(15)
-    deadline = time.monotonic() + GRACE_S + PATIENCE_S + 4.0
-    while run.open and time.monotonic() < deadline:
+    deadline = time.monotonic() + ANSWER_S
+    while run.open and _looked_after(run) and time.monotonic() < deadline:
         time.sleep(POLL_S)
         run = store.get(run_id)
-    if run.open:  # a supervisor that is stuck or stopped
+    if run.open:  # a supervisor that is stuck, stopped, or that the signal met before it was ready
         if run.supervisor:
             run.supervisor.signal(9)
         end_processes(run_id, grace_s=0.5)
-        store.end(run_id, "cancelled", {"cause": "cancelled by request; its supervisor did not answer and was killed"})
+        store.end(run_id, "cancelled", {"cause": "cancelled by request; its supervisor did not answer"})
     return store.get(run_id)
 
 

@@ -141,6 +141,7 @@ def _experts(draft: Draft, sizes: Sizes) -> None:
     draft.set(
         "num_moe_experts", count, f"{kept_local} experts a rank" + ("" if kept_local == local else f" of {local}")
     )
+    draft.kept["experts per rank"] = count // ep
     topk = _whole(draft, "model.moe_router_topk", 2)
     if draft.value("model.moe_router_num_groups") is not None:
         topk = _groups(draft, count, topk)

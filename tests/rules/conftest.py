@@ -91,3 +91,22 @@ def overlapping() -> Callable[..., dict[str, Any]]:
 def asked() -> Callable[..., Request]:
     """`asked({...}, stack=..., gpu=...)`: the request itself."""
     return request_of
+
+
+@pytest.fixture
+def cured() -> Callable[..., str]:
+    """`cured("needs-experts", {...}, stack=...)` is the rule's state after its first fix, or `no fix`."""
+
+    def state_after(rule: str, settings: dict[str, Any], **given: Any) -> str:
+        known = find_rule(rule)
+        assert known is not None, f"no rule {rule}"
+        request = request_of(settings, **given)
+        view = View(request, request.releases()[0])
+        changes = next((change for fix in known.fixes for change in fix.options(view)), None)
+        if changes is None:
+            return "no fix"
+        fixed = request.with_settings(changes, "the rule's fix")
+        outcome = judge(known, [View(fixed, release) for release in fixed.releases()])
+        return outcome.state if outcome else "not enforced"
+
+    return state_after

@@ -169,6 +169,13 @@ def test_each_rule_is_violated_silent_and_undecided(rule, stack, bad, good, open
     assert state(rule, {**overlapping(**bad), opening: ...}, stack=stack) == "undecided"
 
 
+@pytest.mark.parametrize(("rule", "stack", "bad"), [case[:3] for case in CASES], ids=[case[0] for case in CASES])
+def test_the_first_fix_satisfies_the_rule(rule, stack, bad, cured, overlapping):
+    """What a finding proposes first makes the rule met; one rule has nothing to propose."""
+    expected = "no fix" if rule == "graph-capture-order-unproven" else "met"
+    assert cured(rule, overlapping(**bad), stack=stack) == expected
+
+
 def test_overlap_takes_local_graphs_from_0_18(state, overlapping):
     """0.16 and 0.17 assert Transformer Engine's graphs; before there is no check, and from 0.18 none for local ones."""
     local = overlapping(cuda_graph_impl="local")

@@ -260,6 +260,14 @@ def test_each_rule_is_violated_silent_and_undecided(rule, stack, bad, good, open
         assert state(rule, {**overlapping(**bad), opened: ...}, stack=stack) == "undecided"
 
 
+@pytest.mark.parametrize(("rule", "stack", "bad"), [case[:3] for case in CASES], ids=[case[0] for case in CASES])
+def test_the_first_fix_satisfies_the_rule(rule, stack, bad, cured, overlapping):
+    """What a finding proposes first makes the rule met; a few rules have nothing to propose."""
+    without_fix = {"only-gpt-models-overlap", "overlap-field-needs-core-0-14"}
+    expected = "no fix" if rule in without_fix else "met"
+    assert cured(rule, overlapping(**bad), stack=stack or "megatron-core==0.16.1") == expected
+
+
 def test_zero_mtp_layers_count_as_none_from_0_19_but_not_on_dev(state, overlapping):
     """0.19 and main take 0 for unset; 0.18 and the dev branch reject it with overlap."""
     zero = overlapping(mtp_num_layers=0)

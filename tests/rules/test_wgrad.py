@@ -162,6 +162,12 @@ def test_each_rule_is_violated_silent_and_undecided(rule, stack, bad, good, open
     assert state(rule, {**overlapping(**bad), opening: ...}, stack=stack) == "undecided"
 
 
+@pytest.mark.parametrize(("rule", "stack", "bad"), [case[:3] for case in CASES], ids=[case[0] for case in CASES])
+def test_the_first_fix_satisfies_the_rule(rule, stack, bad, cured, overlapping):
+    """What a finding proposes first makes the rule met."""
+    assert cured(rule, overlapping(**bad), stack=stack) == "met"
+
+
 @pytest.mark.parametrize(
     ("rule", "settings"),
     [

@@ -121,8 +121,9 @@ def test_cancel_works_from_another_process():
     assert ended(run.id).status == "cancelled"
 
 
-def test_cancel_ends_a_run_whose_supervisor_is_stopped():
+def test_cancel_ends_a_run_whose_supervisor_is_stopped(monkeypatch):
     """A supervisor that does not answer is killed, and the job with it."""
+    monkeypatch.setattr("ep_overlap_mcp.smoke.runs.ANSWER_S", 1.0)
     run = start("run")
     running(run.id)
     os.kill(Store().get(run.id).supervisor.pid, signal.SIGSTOP)

@@ -111,19 +111,19 @@ class NodeLog:
 
         @wraps(run_node)
         def run(node: Any, value: Any = ()) -> Any:
-            timed = self._timed(getattr(node, attribute), node.name, kind, _on_comm_stream(node))
+            timed = self._timed(getattr(node, attribute), node.name, kind, on_comm_stream=_on_comm_stream(node))
             setattr(node, attribute, timed)
             return run_node(node, value)
 
         return run
 
-    def _timed(self, function: Callable[..., Any], name: str, kind: str, *place: bool) -> Callable[..., Any]:
+    def _timed(self, function: Callable[..., Any], name: str, kind: str, *, on_comm_stream: bool) -> Any:
         """The function, recorded; without a reference to the node, which would keep its tensors alive."""
 
         def timed(*args: Any) -> Any:
             start = self.engine.mark()
             answer = function(*args)
-            self.nodes.append(Node(name, kind, *place, start, self.engine.mark()))
+            self.nodes.append(Node(name, kind, on_comm_stream, start, self.engine.mark()))
             return answer
 
         return timed
