@@ -8,8 +8,6 @@ own, measured whole: start, imports, reading, answer. The floor is what no reade
 stream, and a structural scan of the text without making objects of it. Exit code 1: a budget is missed.
 """
 
-# ruff: noqa: INP001, T201 (a program that prints)
-
 from __future__ import annotations
 
 import argparse

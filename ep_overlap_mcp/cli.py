@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_estimate(verbs)
     _add_explain(verbs)
     _add_environment(verbs)
+    _add_setup(verbs)
     return parser
 
 
@@ -173,6 +174,18 @@ def _add_environment(verbs: Verbs) -> None:
     environment.add_argument("--python", metavar="PATH", help="its Python (default: the one running this)")
     environment.add_argument("--format", choices=("text", "json"), default="text")
     environment.set_defaults(run=_environment)
+
+
+def _add_setup(verbs: Verbs) -> None:
+    setup = verbs.add_parser("setup", help="register the server and the skill with a coding agent")
+    setup.add_argument("client", metavar="CLIENT", help="claude-code, cursor, codex, vscode, copilot, gemini, …")
+    setup.add_argument("--scope", choices=("project", "user"), help="default: project where the client has one")
+    setup.add_argument("--command", metavar="TEXT", default="", help='what it shall start, "uvx ep-overlap-mcp" say')
+    setup.add_argument("--python", metavar="PATH", help="Python of the training environment, for the server to use")
+    setup.add_argument("--dry-run", action="store_true", help="show the change, write nothing")
+    setup.add_argument("--remove", action="store_true", help="take server and skill out again")
+    setup.add_argument("--format", choices=("text", "json"), default="text")
+    setup.set_defaults(run=_setup)
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -338,6 +351,23 @@ def _environment(options: argparse.Namespace) -> int:
     with _training_environment(options.python or sys.executable) as environment:
         assert environment is not None  # noqa: S101 - a Python was named
         _print([environment.describe()], options.format)
+    return 0
+
+
+def _setup(options: argparse.Namespace) -> int:
+    import shlex
+
+    from ep_overlap_mcp.clients.setup import setup
+
+    result = setup(
+        options.client,
+        scope=options.scope,
+        command=shlex.split(options.command),
+        python=options.python,
+        dry_run=options.dry_run,
+        remove=options.remove,
+    )
+    _print([result], options.format)
     return 0
 
 

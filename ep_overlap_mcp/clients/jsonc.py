@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _GAP = re.compile(r"(?:[ \t\r\n]|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
 _REST_OF_LINE = re.compile(r"[ \t]*(?://[^\r\n]*|/\*[^\r\n]*?\*/)?")
 _LINE_BEFORE = re.compile(r"(?:(?:\r?\n)?[ \t]*)\Z")
+_NEW_LINE = re.compile(r"[ \t]*\r?\n")
 _WORD = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
@@ -131,17 +132,20 @@ def _without(text: str, path: Sequence[str]) -> str:
     member = _member(node, path[-1])
     if member is None:
         return text
-    end = member.node.end
-    start = member.start - len(_line_before(text, member.start))
+    end, gap = member.node.end, _line_before(text, member.start)
     comma = _gap(text, end)
-    if text[comma] == ",":
-        return text[:start] + text[end:comma] + text[comma + 1 :]
+    followed = text[comma] == ","
+    rest = text[end:comma] + text[comma + 1 :] if followed else text[end:]
+    # a line break that ends a comment is needed where the rest does not bring one
+    start = member.start if "\n" in gap and not _NEW_LINE.match(rest) else member.start - len(gap)
     place = node.members.index(member)
+    if followed:
+        return text[:start] + rest
     if place == 0:
-        padded = text[start:end] == f" {text[member.start:end]}" and text[end] == " "
-        return text[:start] + text[end + padded :]
+        padded = text[start:end] == f" {text[member.start : end]}" and text[end] == " "
+        return text[:start] + rest[padded:]
     previous = _gap(text, node.members[place - 1].node.end)
-    return text[:previous] + text[previous + 1 : start] + text[end:]
+    return text[:previous] + text[previous + 1 : start] + rest
 
 
 def _line_before(text: str, at: int) -> str:

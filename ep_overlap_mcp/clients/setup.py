@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 import io
-import os
 import shutil
 import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from ep_overlap_mcp.bundled import bundled
 from ep_overlap_mcp.clients import jsonc, toml_text
@@ -60,20 +59,29 @@ def setup(
     all edits planned before the first one is written. Raises SetupError for an unknown client, a scope that the
     client does not have, or a file that cannot be read; then nothing is written.
     """
-    launch = Launch(*_program(command, scope), env={"EP_OVERLAP_PYTHON": python} if python else {})
     places = {name: str(path) for name, path in folders(project or Path.cwd(), home or Path.home()).items()}
+    where = _scope(client, scope)
+    launch = Launch(*_program(command, where), env={"EP_OVERLAP_PYTHON": python} if python else {})
     if client == CLAUDE_AI:
         edits = [_edit(Path(places["project"]) / ARCHIVE, "archive", None if remove else _archive())]
-        return _answer(client, scope or "project", edits, launch, dry_run=dry_run, removed=remove)
-    known = CLIENTS.get(client)
-    if known is None:
-        raise SetupError(f"`{client}` is not a client; known: {', '.join(NAMES)}")
-    where = scope or ("project" if "project" in known.servers else "user")
-    edits = _edits(known, where, launch, places, remove=remove)
+    else:
+        edits = _edits(CLIENTS[client], where, launch, places, remove=remove)
     return _answer(client, where, edits, launch, dry_run=dry_run, removed=remove)
 
 
-def _program(command: Sequence[str], scope: Scope | None) -> tuple[str, tuple[str, ...]]:
+def _scope(client: str, scope: Scope | None) -> Scope:
+    """The scope asked for, or the project's where the client keeps servers in projects."""
+    if client == CLAUDE_AI:
+        return scope or "project"
+    if client not in CLIENTS:
+        raise SetupError(f"`{client}` is not a client; known: {', '.join(NAMES)}")
+    offered = list(CLIENTS[client].servers)
+    if scope is not None and scope not in offered:
+        raise SetupError(f"{CLIENTS[client].title} has no {scope} file for servers; use --scope {offered[0]}")
+    return scope if scope is not None else offered[0]
+
+
+def _program(command: Sequence[str], scope: Scope) -> tuple[str, tuple[str, ...]]:
     """What to start: the console script by its name where files are shared, by its place for one user."""
     if command:
         return command[0], tuple(command[1:])
@@ -85,16 +93,18 @@ def _program(command: Sequence[str], scope: Scope | None) -> tuple[str, tuple[st
 
 
 def _edits(client: Client, scope: Scope, launch: Launch, places: dict[str, str], *, remove: bool) -> list[_Edit]:
-    if scope not in get_args(Scope):
-        raise SetupError(f"`{scope}` is not a scope; it is project or user")
-    if scope not in client.servers:
-        raise SetupError(f"{client.title} has no project file for servers; use --scope user")
-    config = Path(client.servers[scope].format(**places))
+    config = _with_comments(Path(client.servers[scope].format(**places)))
     skill = Path(client.skills[scope].format(**places)) / SERVER / "SKILL.md"
     return [
         _server_edit(config, client, launch, remove=remove),
         _edit(skill, "skill", None if remove else _skill()),
     ]
+
+
+def _with_comments(path: Path) -> Path:
+    """The `.jsonc` file that OpenCode also reads, where the user has that one."""
+    other = path.with_suffix(".jsonc")
+    return other if path.name == "opencode.json" and other.exists() and not path.exists() else path
 
 
 def _server_edit(path: Path, client: Client, launch: Launch, *, remove: bool) -> _Edit:
@@ -160,8 +170,8 @@ def _answer(
         dry_run=dry_run,
         removed=removed,
         files=changes,
-        command=[launch.command, *launch.args],
-        next=_next(client, dry_run=dry_run, removed=removed),
+        command=[] if removed or client == CLAUDE_AI else [launch.command, *launch.args],
+        next=_next(client, launch, dry_run=dry_run, removed=removed),
     )
 
 
@@ -200,7 +210,7 @@ def _write(edit: _Edit) -> None:
         shutil.copymode(path, written.name)
     else:
         Path(written.name).chmod(0o644)
-    os.replace(written.name, path)
+    Path(written.name).replace(path)
 
 
 def _remove_empty(folder: Path) -> None:
@@ -216,7 +226,7 @@ def _summary(client: str, changes: Sequence[FileChange], *, dry_run: bool, remov
     return f"{client}: {'would be ' if dry_run else ''}{', '.join(touched)}."
 
 
-def _next(client: str, *, dry_run: bool, removed: bool) -> str:
+def _next(client: str, launch: Launch, *, dry_run: bool, removed: bool) -> str:
     if dry_run:
         return "nothing was written; run it again without --dry-run"
     if removed:
@@ -226,4 +236,6 @@ def _next(client: str, *, dry_run: bool, removed: bool) -> str:
             f"upload {ARCHIVE} under Settings, Capabilities, Skills; Claude.ai starts no local servers, so there the "
             "skill works with what you paste"
         )
+    if shutil.which(launch.command) is None:
+        return f"`{launch.command}` is not on PATH here: install it there, or name another with --command"
     return CLIENTS[client].then

@@ -11,12 +11,15 @@ from ep_overlap_mcp.clients.jsonc import MalformedError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_REMARKS = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*(?:#[^\n]*)?\Z")
+_REMARKS = re.compile(r"^(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*(?:#[^\n]*)?\Z", re.MULTILINE)
 _HEADER = re.compile(r"^[ \t]*\[\[?(?P<name>[^\[\]\r\n]+)\]", re.MULTILINE)
 
 
 def put(text: str | None, path: Sequence[str], value: Mapping[str, Any]) -> str:
-    """The text with the table `path` at its end; None is a file that does not exist. Raises MalformedError."""
+    """The text with the table `path` on a new line at its end; None is a file that does not exist.
+
+    Raises MalformedError.
+    """
     if text is None:
         return _block(path, value, "\n")
     there = get(text, path)
@@ -24,8 +27,7 @@ def put(text: str | None, path: Sequence[str], value: Mapping[str, Any]) -> str:
         return text
     rest = text if there is None else _cut(text, path)
     newline = "\r\n" if "\r\n" in text else "\n"
-    joint = newline if not rest or rest.endswith("\n") else newline * 2
-    return _judged(rest + joint + _block(path, value, newline), text, path, value)
+    return _judged(rest + newline + _block(path, value, newline), text, path, value)
 
 
 def take(text: str, path: Sequence[str]) -> str | None:
@@ -37,7 +39,7 @@ def take(text: str, path: Sequence[str]) -> str | None:
     if entry is None:
         return text
     cut = _judged(_cut(text, path), text, path, None)
-    endings = [cut.removesuffix(end) for end in ("\r\n\r\n", "\n\n", "\r\n", "\n") if cut.endswith(end)]
+    endings = [cut.removesuffix(end) for end in ("\r\n", "\n") if cut.endswith(end)]
     for before in (None, *endings):
         if put(before, path, entry) == text:
             return before

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.rules.engine import (
     ERROR,
+    NOTED,
     WARNING,
     bridge,
     core,
@@ -213,6 +214,7 @@ def graph_excludes_cpu_offloading(
     "graph-implementation-known",
     ERROR,
     enforced=[core(">=0.15,<0.18")],
+    unknown=NOTED,
     source=core_config("0.16.1", "1716-1720"),
     fixes=[no_graphs()],
 )
@@ -239,6 +241,7 @@ def graph_implementation_known(view: View) -> Check:
     "one-way-to-choose-graphs",
     ERROR,
     enforced=[megatron_lm("<0.15"), core(">=0.15", with_implementation=True)],
+    unknown=NOTED,
     source=[arguments("0.14.0", "1101-1104"), core_config("0.16.1", "1670-1676")],
     fixes=[put(enable_cuda_graph=False, external_cuda_graph=False)],
 )
@@ -268,6 +271,7 @@ def one_way_to_choose_graphs(view: View, *, with_implementation: bool = False) -
     "whole-layer-graph-stands-alone",
     ERROR,
     enforced=[core(">=0.16")],
+    unknown=NOTED,
     source=[core_config("0.16.1", "1700-1708"), megatron("0.18.2", "core/transformer/cuda_graph_config.py", "39-41")],
     fixes=[graph_only("attn")],
 )
@@ -289,6 +293,7 @@ def whole_layer_graph_stands_alone(view: View) -> Check:
     "full-iteration-graph-stands-alone",
     ERROR,
     enforced=[core(">=0.16.0rc0,<0.18"), core(">=0.18", alone=True)],
+    unknown=NOTED,
     source=[
         core_config("0.16.1", "1737-1742"),
         core_config("0.18.2", "2237-2239"),
@@ -326,6 +331,7 @@ def full_iteration_graph_stands_alone(view: View, *, alone: bool = False) -> Che
     "inference-graph-scope-fits-implementation",
     ERROR,
     enforced=[core(">=0.18")],
+    unknown=NOTED,
     source=[core_config("0.18.2", "2228-2236"), megatron("0.18.2", "core/transformer/cuda_graph_config.py", "17-22")],
     fixes=[put(inference_cuda_graph_scope=None)],
 )
@@ -351,6 +357,7 @@ def inference_graph_scope_fits_implementation(view: View) -> Check:
     "inference-graph-scope-needs-0-17",
     ERROR,
     enforced=[core(">=0.16,<0.17")],
+    unknown=NOTED,
     source=[megatron("0.16.1", "core/transformer/enums.py", "70-79"), core_config("0.16.1", "1711")],
     fixes=[put(cuda_graph_scope=["full_iteration"])],
 )

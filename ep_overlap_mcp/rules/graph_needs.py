@@ -164,6 +164,7 @@ def graph_capture_order_unproven(view: View) -> Check:
     "local-graph-of-experts-needs-padding",
     ERROR,
     enforced=[megatron_lm(">=0.16,<0.18")],
+    unknown=NOTED,
     source=[arguments("0.16.1", "1158-1160"), arguments("0.17.1", "1458-1460")],
     fixes=[
         put(moe_pad_experts_for_cuda_graph_inference=True, gives_up="inference without padded experts"),

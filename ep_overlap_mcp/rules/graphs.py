@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.rules.engine import ERROR, core, put, rule, run_time, violated, violated_by, without
+from ep_overlap_mcp.rules.engine import ERROR, NOTED, core, put, rule, run_time, violated, violated_by, without
 from ep_overlap_mcp.rules.remedies import drop_moe_recompute, graph_only, graph_without, no_graphs
 from ep_overlap_mcp.rules.sources import core_config, megatron
 from ep_overlap_mcp.rules.truth import TRUE, any_of
@@ -265,6 +265,7 @@ def router_graph_excludes_moe_recompute(view: View) -> Check:
         core(">=0.15,<0.16", only_attention=True),
         core("==0.16.0rc0"),
     ],
+    unknown=NOTED,
     source=[
         core_config("0.14.0", "1267-1271"),
         core_config("0.15.3", "1397-1414"),
@@ -304,6 +305,7 @@ def recompute_stays_outside_graph(view: View, *, only_local: bool = False, only_
     "graphed-recompute-excludes-randomness",
     ERROR,
     enforced=[core(">=0.16")],
+    unknown=NOTED,
     source=[core_config("0.16.1", "1797-1825"), core_config("main", "2872-2908")],
     fixes=[
         put(attention_dropout=0.0, hidden_dropout=0.0, gives_up="dropout"),
@@ -344,6 +346,7 @@ def graphed_recompute_excludes_randomness(view: View) -> Check:
     "moe-graph-needs-experts",
     ERROR,
     enforced=[core(">=0.16.0rc0")],
+    unknown=NOTED,
     source=[core_config("0.16.1", "1751-1755"), core_config("main", "2825-2829")],
     fixes=[graph_without("moe", "moe_router", "moe_preprocess")],
 )
@@ -369,6 +372,7 @@ def moe_graph_needs_experts(view: View) -> Check:
     "offloading-with-graphs",
     ERROR,
     enforced=[core(">=0.18,<0.19"), core(">=0.19", local=("expert_fc1", "moe_act", "fused_group_mlp"))],
+    unknown=NOTED,
     source=[core_config("0.18.2", "2351-2373"), core_config("main", "2931-2976")],
     fixes=[put(fine_grained_activation_offloading=False, gives_up="memory: activations stay on the GPU"), no_graphs()],
 )

@@ -142,6 +142,7 @@ def mtp_excludes_learned_positions(view: View) -> Check:
     "mtp-hidden-state-mixing-needs-two-layers",
     ERROR,
     enforced=[core(">=0.20,!dev")],
+    unknown=NOTED,
     source=core_config("main", "1416-1417"),
     fixes=[put(mtp_hsm=False)],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.rules.engine import ERROR, core, put, rule, violated, without
+from ep_overlap_mcp.rules.engine import ERROR, NOTED, core, put, rule, violated, without
 from ep_overlap_mcp.rules.recompute import recomputes
 from ep_overlap_mcp.rules.sources import core_config
 from ep_overlap_mcp.rules.truth import any_of
@@ -24,6 +24,7 @@ _NO_OFFLOADING = put(fine_grained_activation_offloading=False, gives_up="memory:
     "cpu-offloading-limits",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "1138-1152"),
     fixes=[put(cpu_offloading=False, gives_up="memory: activations stay on the GPU")],
 )
@@ -52,6 +53,7 @@ def cpu_offloading_limits(view: View) -> Check:
     "activation-offloading-excludes-cpu-offloading",
     ERROR,
     enforced=[core(">=0.16")],
+    unknown=NOTED,
     source=core_config("0.16.1", "1268-1271"),
     fixes=[put(cpu_offloading=False)],
 )
@@ -81,6 +83,7 @@ def activation_offloading_excludes_cpu_offloading(view: View) -> Check:
         core(">=0.20,!dev", allowed=(*_MODULES, "fused_group_mlp", "gdp_qkv")),
         core("dev", allowed=(*_MODULES, "fused_group_mlp")),
     ],
+    unknown=NOTED,
     source=[core_config("0.16.1", "1272-1286"), core_config("main", "2131-2147"), core_config("dev", "2402-2421")],
     fixes=[_NO_OFFLOADING],
 )
@@ -107,6 +110,7 @@ def offload_modules_known(view: View, *, allowed: tuple[str, ...]) -> Check:
     "attention-projection-offload-needs-core-attention",
     ERROR,
     enforced=[core(">=0.16")],
+    unknown=NOTED,
     source=core_config("0.16.1", "1287-1292"),
     fixes=[without("model.offload_modules", "attn_proj", gives_up=_KEEPS_ON_GPU)],
 )
@@ -132,6 +136,7 @@ def attention_projection_offload_needs_core_attention(view: View) -> Check:
     "recomputed-moe-excludes-offload-inside",
     ERROR,
     enforced=[core(">=0.19")],
+    unknown=NOTED,
     source=core_config("main", "2165-2176"),
     fixes=[without("model.offload_modules", *_INSIDE_MOE, gives_up=_KEEPS_ON_GPU)],
 )
@@ -160,6 +165,7 @@ def recomputed_moe_excludes_offload_inside(view: View) -> Check:
     "fused-mlp-offload-limits",
     ERROR,
     enforced=[core(">=0.19")],
+    unknown=NOTED,
     source=core_config("main", "2186-2195"),
     fixes=[without("model.offload_modules", "fused_group_mlp", gives_up=_KEEPS_ON_GPU)],
 )
@@ -188,6 +194,7 @@ def fused_mlp_offload_limits(view: View) -> Check:
     "offload-amounts-in-range",
     ERROR,
     enforced=[core(">=0.19")],
+    unknown=NOTED,
     source=core_config("main", "2177-2185"),
     fixes=[_NO_OFFLOADING],
 )
@@ -216,6 +223,7 @@ def offload_amounts_in_range(view: View) -> Check:
     "delta-product-offload-excludes-its-recompute",
     ERROR,
     enforced=[core(">=0.20,!dev")],
+    unknown=NOTED,
     source=core_config("main", "2155-2164"),
     fixes=[without("model.offload_modules", "gdp_qkv", gives_up=_KEEPS_ON_GPU)],
 )

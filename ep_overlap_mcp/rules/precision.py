@@ -42,6 +42,7 @@ def permute_fusion_needs_te(view: View) -> Check:
     "one-half-precision",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "915-918"),
     fixes=[put(fp16=False)],
 )
@@ -64,6 +65,7 @@ def one_half_precision(view: View) -> Check:
     "one-quantised-format",
     ERROR,
     enforced=[core(">=0.15")],
+    unknown=NOTED,
     source=core_config("0.16.1", "1034-1035"),
     fixes=[put(fp4=None, gives_up="FP4 compute"), put(fp8=None, gives_up="FP8 compute")],
 )
@@ -85,6 +87,7 @@ def one_quantised_format(view: View) -> Check:
     "quantised-parameters-need-their-format",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "1027-1032"),
     fixes=[put(fp8_param=False, fp4_param=False)],
 )
@@ -111,6 +114,7 @@ def quantised_parameters_need_their_format(view: View) -> Check:
     "bf16-end-layers-limits",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "988-1016"),
     fixes=[put(first_last_layers_bf16=False, gives_up="bf16 in the first and last layers")],
 )
@@ -139,6 +143,7 @@ def bf16_end_layers_limits(view: View) -> Check:
     "custom-recipe-needs-quantizer",
     ERROR,
     enforced=[core(">=0.16")],
+    unknown=NOTED,
     source=core_config("0.16.1", "1018-1044"),
     fixes=[
         put(fp8_recipe="blockwise", gives_up="the custom FP8 recipe"),
@@ -199,6 +204,7 @@ def fp8_experts_need_te(view: View) -> Check:
     "fp8-output-projection-needs-mxfp8",
     ERROR,
     enforced=[core(">=0.18")],
+    unknown=NOTED,
     source=core_config("0.18.2", "1300-1307"),
     fixes=[put(fp8_output_proj=False, gives_up="FP8 in the output projection")],
 )

@@ -34,6 +34,7 @@ def recomputes_modules(view: View) -> Truth:
     "full-recompute-needs-method",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "1160-1171"),
     fixes=[put(recompute_method="uniform"), _NO_RECOMPUTE],
 )
@@ -59,6 +60,7 @@ def full_recompute_needs_method(view: View) -> Check:
     "full-recompute-needs-num-layers",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "1173-1179"),
     fixes=[put(recompute_num_layers=1), _NO_RECOMPUTE],
 )
@@ -84,6 +86,7 @@ def full_recompute_needs_num_layers(view: View) -> Check:
     "sharded-saves-exclude-sequence-parallel",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "1187-1191"),
     fixes=[put(distribute_saved_activations=False)],
 )
@@ -114,6 +117,7 @@ def sharded_saves_exclude_sequence_parallel(view: View) -> Check:
         core(">=0.20,!dev", allowed=(*_MODULES, "gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc")),
         core("dev", allowed=(*_MODULES, "gdn_norm_out", "gdn", "mhc")),
     ],
+    unknown=NOTED,
     source=[core_config("0.16.1", "1196-1211"), core_config("main", "1943-1962"), core_config("dev", "2195-2213")],
     fixes=[without("model.recompute_modules", "gdn_norm_out", "gdn", "gdp_in_proj", "gdp_qkv", "mhc")],
 )
@@ -139,6 +143,7 @@ def recompute_modules_known(view: View, *, allowed: tuple[str, ...]) -> Check:
     "moe-act-recompute-needs-grouped-gemm",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "1213-1216"),
     fixes=[put(moe_grouped_gemm=True), without("model.recompute_modules", "moe_act", gives_up=_STORES_MORE)],
 )
@@ -164,6 +169,7 @@ def moe_act_recompute_needs_grouped_gemm(view: View) -> Check:
     "mla-recompute-needs-latent-attention",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "1218-1222"),
     fixes=[without("model.recompute_modules", "mla_up_proj")],
 )
@@ -189,6 +195,7 @@ def mla_recompute_needs_latent_attention(view: View) -> Check:
     "shared-experts-recompute-excludes-their-overlap",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "1232-1239"),
     fixes=[
         put(moe_shared_expert_overlap=False),
@@ -220,6 +227,7 @@ def shared_experts_recompute_excludes_their_overlap(view: View) -> Check:
     "fp8-recompute-excludes-delayed-scaling",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "1241-1247"),
     fixes=[without("model.recompute_modules", "moe_act", "layernorm", gives_up=_STORES_MORE)],
 )
@@ -269,6 +277,7 @@ def fp8_recompute_needs_te_2_6(view: View) -> Check:
     "moe-layer-recompute-excludes-full",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "1255-1263"),
     fixes=[put(moe_layer_recompute=False)],
 )
@@ -298,6 +307,7 @@ def moe_layer_recompute_excludes_full(view: View) -> Check:
         core(">=0.20,!dev", modules=("gdn_norm_out",), variants=("gated_delta_net", "gdn", "gdn2")),
         core("dev", modules=("gdn_norm_out", "gdn"), variants=("gated_delta_net",)),
     ],
+    unknown=NOTED,
     source=[core_config("main", "1975-1982"), core_config("dev", "2226-2248")],
     fixes=[without("model.recompute_modules", "gdn_norm_out", "gdn")],
 )
@@ -326,6 +336,7 @@ def delta_net_recompute_needs_delta_net(view: View, *, modules: tuple[str, ...],
         core(">=0.20,!dev", streams="enable_mhc_connections"),
         core("dev", streams="enable_hyper_connections", offloaded=("attn_norm", "mlp_norm")),
     ],
+    unknown=NOTED,
     source=[core_config("main", "2026-2052"), core_config("dev", "2294-2332")],
     fixes=[without("model.recompute_modules", "mhc", gives_up=_STORES_MORE)],
 )
@@ -361,6 +372,7 @@ def residual_stream_recompute_limits(view: View, *, streams: str, offloaded: tup
     "residual-streams-exclude",
     ERROR,
     enforced=[core(">=0.20,!dev")],
+    unknown=NOTED,
     source=core_config("main", "2060-2125"),
     fixes=[put(enable_mhc_connections=False, gives_up="multi-stream residual connections: another model")],
 )

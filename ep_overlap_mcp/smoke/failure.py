@@ -62,7 +62,7 @@ def _explained(explained: dict[str, Any], ended: str, folder: RunFolder, run: Ru
         cause = f"rank {rank} failed: {message or ended}"
     where = " ".join(str(explained[key]) for key in ("phase", "variant", "step") if explained.get(key) is not None)
     evidence = [f"in {where}"] if where else []
-    if at := part(error, "at"):
+    if (at := part(error, "at")) and status != "no report":  # else it is where a peer noticed
         evidence.append(f"raised at {at}")
     if explained.get("odd_ranks"):
         stacks = {number: tail(folder.stacks(number)) for number in range(run.plan["world_size"])}

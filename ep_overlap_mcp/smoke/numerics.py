@@ -112,6 +112,7 @@ def _changes(mine: list[Evidence], states: list[Row]) -> list[str]:
     near = all(row.get("within_rounding") is True for row in changed)
     size = "by no more than another order of bf16 sums explains" if near else "far beyond rounding"
     lines = [f"{len(changed)} of {len(mine)} rows (rank and step) differ, {size}"]
+    changed.sort(key=lambda row: -(number(part(row, "grads", "different")) or 0))
     lines += [_change(row) for row in changed[:2]]
     return lines
 

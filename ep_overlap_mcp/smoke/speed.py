@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ep_overlap_mcp.smoke.asked import Asked, Evidence
 
-RESAMPLES = 4000
+RESAMPLES = 2000
 SLOW = 3.0  # a rank whose own work takes this many times the others' hides what overlap gives
 APPLIES_TO = {
     "gloo-cpu": "these ranks on this CPU and its loopback network only; no forecast for GPUs",

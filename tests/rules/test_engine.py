@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import request_of
 
 from ep_overlap_mcp.rules import all_rules, find_rule
 from ep_overlap_mcp.rules.engine import (
@@ -27,6 +26,7 @@ from ep_overlap_mcp.rules.truth import FALSE, TRUE, truth
 from ep_overlap_mcp.rules.view import View
 from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.stack import Core, Release
+from tests.rules.conftest import request_of
 
 
 def rule_of(function, *clauses, unknown="undecided", severity=ERROR):

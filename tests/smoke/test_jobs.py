@@ -221,7 +221,7 @@ def test_a_run_of_a_killed_server_can_be_cancelled():
 
 
 def test_a_stall_names_the_odd_rank_while_the_run_goes_on():
-    """Rank 1 is in no collective while rank 0 waits: it is named with its place and stack, before the limit ends all."""
+    """Rank 1 is in no collective while rank 0 waits: it is named with place and stack before the limit."""
     run = start("hang", stall_s=1.0, limit_s=5.0)
     until(lambda: smoke.get(run.id).failure is not None)
     stalled = smoke.get(run.id)

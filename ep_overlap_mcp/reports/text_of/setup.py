@@ -22,6 +22,6 @@ def lines(result: SetupResult) -> Iterator[Line]:
         # a new skill is the whole page; its file name says enough
         if not (change.what == "skill" and change.action in ("created", "removed")):
             yield from (Line(line, _STYLES.get(line[:1], "")) for line in change.diff.splitlines())
-    if not result.removed:
+    if result.command:
         yield Line(f"  starts: {' '.join(result.command)}")
     yield Line(f"  next: {result.next}")

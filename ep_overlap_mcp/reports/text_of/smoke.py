@@ -1,0 +1,123 @@
+"""Smoke runs: the plan, where a run stands, its three answers with their evidence."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
+
+from ep_overlap_mcp.reports.lines import Line, shown
+from ep_overlap_mcp.results.smoke import SmokeList, SmokePlanResult, SmokeReport, SmokeResult, VariantAnswers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ep_overlap_mcp.results.base import Result
+    from ep_overlap_mcp.results.smoke import Numerics, OverlapRan, Plan, Speed
+
+_GOOD, _BAD, _OPEN = "bold green", "bold red", "bold yellow"
+_STYLES = {
+    "yes": _GOOD, "unchanged": _GOOD, "faster": _GOOD, "done": _GOOD,
+    "no": _BAD, "changed": _BAD, "slower": _BAD, "failed": _BAD, "lost": _BAD,
+}  # fmt: skip
+
+
+@singledispatch
+def lines(result: Result) -> Iterable[Line]:
+    """The lines of one answer."""
+    return [Line(result.summary)]
+
+
+@lines.register(SmokeResult)
+def _result_lines(result: SmokeResult) -> Iterator[Line]:
+    yield Line(f"{result.id} {result.status}: {result.summary}", _STYLES.get(result.status, _OPEN))
+    if result.status in ("queued", "running"):
+        eta = f", about {result.eta_s:.0f} s to go" if result.eta_s else ""
+        yield Line(f"  {result.progress}{eta}")
+    if result.failure is not None:
+        yield Line(f"  failure: {result.failure.cause}", _BAD)
+        yield from (Line(f"      {text}", "dim") for text in result.failure.evidence)
+    if result.status == "done":
+        yield from _answer_lines(result)
+    yield from _plan_lines(result.plan)
+    if result.emulated:
+        yield Line(f"  emulated: {'; '.join(result.emulated)}", "yellow")
+    yield Line(
+        f"  ran on: {result.device}, {result.world_size} ranks, {result.engine}; {_versions(result.stack)}", "dim"
+    )
+    yield Line(f"  logs: {result.logs}", "dim")
+    yield Line(f"  next: {result.next}")
+
+
+@lines.register(SmokePlanResult)
+def _planned_lines(result: SmokePlanResult) -> Iterator[Line]:
+    yield Line(result.summary, _OPEN if result.findings else "")
+    yield from (Line(f"  the check says: {finding}", _BAD) for finding in result.findings)
+    yield from _plan_lines(result.plan)
+    if result.plan.emulated:
+        yield Line(f"  emulated: {'; '.join(result.plan.emulated)}", "yellow")
+    yield Line(f"  would run on: {result.device}; {_versions(result.stack)}", "dim")
+    yield Line(f"  next: {result.next}")
+
+
+@lines.register(SmokeReport)
+def _report_lines(report: SmokeReport) -> Iterator[Line]:
+    yield from _result_lines(report.run)
+    yield from (Line(f"  nodes, {text}", "dim") for text in report.schedule)
+    yield from (Line(f"  {text}") for text in report.steps)
+    for variant, ratios in report.pairs.items():
+        if ratios:
+            yield Line(f"  pairs, baseline by {variant}: {' '.join(f'{ratio:.3f}' for ratio in ratios)}")
+    yield Line(f"  files: {', '.join(f'{name} ({size})' for name, size in report.files.items())}", "dim")
+    yield from (Line(f"  log: {text}", "dim") for text in report.log_tail)
+
+
+@lines.register(SmokeList)
+def _list_lines(result: SmokeList) -> Iterator[Line]:
+    yield from (
+        Line(f"{run.started}  {run.id}  {run.status:9}  {run.summary}", _STYLES.get(run.status, _OPEN))
+        for run in result.runs
+    )
+    yield Line(result.summary, "dim")
+
+
+def _answer_lines(result: SmokeResult) -> Iterator[Line]:
+    only = VariantAnswers(overlap_ran=result.overlap_ran, numerics=result.numerics, speed=result.speed)
+    for name, answers in (result.variants or {"": only}).items():
+        of = f" ({name})" if name else ""
+        yield from _one_answer(f"overlap ran{of}", answers.overlap_ran)
+        yield from _one_answer(f"numerics{of}", answers.numerics)
+        yield from _one_answer(f"speed{of}", answers.speed)
+    if result.hidden is not None and result.hidden.hidden_pct is not None:
+        hidden = result.hidden
+        yield Line(
+            f"  hidden: {hidden.hidden_pct:g} % of {hidden.comm_ms:g} ms of communication a step"
+            f" (rank {hidden.rank}, the least); beside the speed, never instead of it"
+        )
+
+
+def _one_answer(question: str, answer: OverlapRan | Numerics | Speed) -> Iterator[Line]:
+    yield Line(f"  {question}: {answer.verdict.replace('_', ' ')}{_ratio(answer)}", _STYLES.get(answer.verdict, _OPEN))
+    yield from (Line(f"      {text}", "dim") for text in answer.evidence)
+
+
+def _ratio(answer: Any) -> str:
+    if getattr(answer, "ratio", None) is None or answer.ci95 is None:
+        return ""
+    low, high = answer.ci95
+    ratio = f" {answer.ratio:.3f}, 95 % interval {low:.3f} to {high:.3f} over {answer.pairs} pairs"
+    return f"{ratio}; holds for {answer.applies_to}"
+
+
+def _plan_lines(plan: Plan) -> Iterator[Line]:
+    yield Line(f"  kept: {', '.join(f'{_bare(path)}={shown(value)}' for path, value in plan.kept.items())}")
+    reduced = (f"{_bare(r.setting)} {shown(r.before)} -> {shown(r.to)}" for r in plan.reduced)
+    yield Line(f"  reduced: {', '.join(reduced) or 'nothing'}")
+    yield from (Line(f"  not tested: {text}", "yellow") for text in plan.not_tested)
+
+
+def _bare(path: str) -> str:
+    return path.removeprefix("model.")
+
+
+def _versions(stack: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in stack.items() if not name.endswith("_path"))
