@@ -8,6 +8,9 @@ order ("inline"), the control that cannot overlap anything. Prints a JSON line a
 baseline / variant over interleaved pairs with a bootstrap 95 % interval. Exit 1 unless "threads" is faster
 (the whole interval above 1) and "inline" is not faster by as much.
 
+Run it on an idle machine with two cores or more: the two ranks use them fully, and other work drowns the effect
+(`load` is the load average of the minute before the run).
+
 The numbers are about two CPU ranks and a slow link: no forecast for GPUs.
 """
 
@@ -72,6 +75,7 @@ def run(*command: str) -> None:
 def measure(arguments: argparse.Namespace, namespace: str, out: Path, mode: str) -> dict[str, dict[str, Any]]:
     """One smoke run in the namespace; a line a variant."""
     out.mkdir()
+    load = round(os.getloadavg()[0], 1)
     variants = ["baseline", "overlap", "overlap_delay_wgrad"]
     request = {"model": WIDE, "train": BATCH, "mode": mode, "variants": variants, "pairs": arguments.pairs,
                "wall_limit_s": 900, "collective_timeout_s": 120}  # fmt: skip
@@ -86,6 +90,7 @@ def measure(arguments: argparse.Namespace, namespace: str, out: Path, mode: str)
         overlap = result["overlap"][variant][0]
         lines[variant] = {
             "rate": arguments.rate,
+            "load": load,
             "mode": mode,
             "variant": variant,
             "ratio": round(statistics.median(ratios), 3),

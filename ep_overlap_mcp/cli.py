@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import sys
 from pathlib import Path
@@ -37,11 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; without one, serve on stdio."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    _speak_utf8()
     try:
         return int(options.run(options))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Refusal as problem:
         print(f"ep-overlap-mcp: {problem}", file=sys.stderr)  # noqa: T201
         return BAD_INPUT
@@ -103,7 +102,9 @@ def _add_conflicts(verbs: Verbs) -> None:
 
 
 def _add_question(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="configuration files, later ones win; `-` is stdin")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="configuration files, later ones win; a last `-` is stdin"
+    )
     parser.add_argument("--assume", choices=("as_written", "overlap", "overlap_delay_wgrad"))
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="overrides")
     parser.add_argument("--stack", default="", metavar="NAME==VERSION,…", help="component versions; ==none is absent")
@@ -188,6 +189,12 @@ def _add_setup(verbs: Verbs) -> None:
     setup.set_defaults(run=_setup)
 
 
+def _speak_utf8() -> None:
+    """Machine formats are UTF-8 in any locale; what a text holds besides characters is escaped, never fatal."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
 def _serve(options: argparse.Namespace) -> int:
     from ep_overlap_mcp.server import serve
 
@@ -205,12 +212,15 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _question(options: argparse.Namespace) -> Question:
-    from ep_overlap_mcp.verbs import Question
+    from ep_overlap_mcp.verbs import Question, UsageError
 
-    files = tuple(Path(name) for name in options.files if name != "-")
+    piped = options.files[-1] == "-"
+    names = options.files[:-1] if piped else options.files
+    if "-" in names:
+        raise UsageError("`-` is stdin and is read last; name it once, after the files")
     return Question(
-        files=files,
-        text=sys.stdin.read() if "-" in options.files else None,
+        files=tuple(map(Path, names)),
+        text=_stdin() if piped else None,
         overrides=tuple(options.overrides),
         assume=options.assume,
         stack=options.stack,
@@ -220,6 +230,13 @@ def _question(options: argparse.Namespace) -> Question:
         select=options.select,
         roots=_ANYWHERE,
     )
+
+
+def _stdin() -> str:
+    """What is piped in, held to the same bounds as a file."""
+    from ep_overlap_mcp.sources.files import LARGEST, decoded
+
+    return decoded(sys.stdin.buffer.read(LARGEST + 1), "stdin")
 
 
 def _exit_code(results: Sequence[CheckResult]) -> int:
@@ -232,11 +249,11 @@ def _print_check(results: Sequence[CheckResult], form: str, code: int) -> None:
     if form == "sarif":
         from ep_overlap_mcp.reports.sarif import as_sarif
 
-        sys.stdout.write(as_sarif(results, code))
+        _write(as_sarif(results, code))
     elif form == "junit":
         from ep_overlap_mcp.reports.junit import as_junit
 
-        sys.stdout.write(as_junit(results))
+        _write(as_junit(results))
     else:
         _print(results, form)
 
@@ -245,12 +262,21 @@ def _print(results: Sequence[Result], form: str) -> None:
     if form == "json":
         from ep_overlap_mcp.reports.json_text import as_json
 
-        sys.stdout.write(as_json(results))
+        _write(as_json(results))
         return
     from ep_overlap_mcp.reports.text import as_text
 
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    sys.stdout.write(as_text(results, color=color))
+    _write(as_text(results, color=color))
+
+
+def _write(text: str) -> None:
+    """To stdout at once; a reader that has left early, such as `head`, takes nothing from the exit code."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _propose(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ep_overlap_mcp.hardware import find_gpu, known_gpus
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.settings.request import Assume, Request, build_request
 from ep_overlap_mcp.stack import Component, Stack, StackError, parse_stack
@@ -152,7 +153,7 @@ def effective_settings(question: Question) -> dict[str, object]:
 
 def requests(question: Question, environment: TrainingEnvironment | None = None) -> list[Request]:
     """The requests that a question makes, one for each configuration found."""
-    _check_numbers(question)
+    _check_hardware(question)
     stack = parse_stack(question.stack)
     if environment is not None:
         stack = with_installed(stack, environment)
@@ -223,7 +224,12 @@ def _overrides(statements: Sequence[str]) -> list[Assignment]:
     return [parse_set(statement) for statement in statements]
 
 
-def _check_numbers(question: Question) -> None:
+def _check_hardware(question: Question) -> None:
+    if question.gpu is not None and find_gpu(question.gpu) is None:
+        raise UsageError(
+            f"--gpu `{question.gpu}` is not known; known: {known_gpus()}. "
+            "Without --gpu, rules about the GPU stay undecided"
+        )
     for name, value in (("nodes", question.nodes), ("gpus-per-node", question.gpus_per_node)):
         if value is not None and not 1 <= value <= 1_000_000:
             raise UsageError(f"--{name} is {value}; it takes a positive number")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from ep_overlap_mcp import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ep_overlap_mcp.results.check import CheckResult, Finding, Undecided
 
@@ -22,18 +24,10 @@ def as_sarif(results: Sequence[CheckResult], exit_code: int) -> str:
     for result in results:
         named |= {f.rule: f.name for f in result.findings} | {u.rule: u.name for u in result.undecided}
     index = {code: position for position, code in enumerate(sorted(named))}
-    found = [
-        entry
-        for result in results
-        for entry in (
-            *(_finding(f, index) for f in result.findings),
-            *(_undecided(u, index) for u in result.undecided),
-        )
-    ]
     run = {
         "tool": {"driver": _driver(named)},
-        "invocations": [{"executionSuccessful": True, "exitCode": exit_code}],
-        "results": found,
+        "invocations": [_invocation(results, exit_code)],
+        "results": [entry for result in results for entry in _entries(result, index)],
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
 
@@ -46,21 +40,47 @@ def _driver(named: dict[str, str]) -> dict[str, Any]:
     return {"name": "ep-overlap-mcp", "semanticVersion": __version__, "rules": rules}
 
 
+def _invocation(results: Iterable[CheckResult], exit_code: int) -> dict[str, Any]:
+    """The summaries as notifications; a verdict that the installed Megatron contradicts is a warning."""
+    notes = [
+        {
+            "level": "warning" if result.megatron and result.megatron.agrees is False else "note",
+            "message": {
+                "text": f"{result.configuration}: {result.summary}" if result.configuration else result.summary
+            },
+        }
+        for result in results
+    ]
+    return {"executionSuccessful": True, "exitCode": exit_code, "toolExecutionNotifications": notes}
+
+
+def _entries(result: CheckResult, index: dict[str, int]) -> Iterator[dict[str, Any]]:
+    for finding in result.findings:
+        yield _finding(finding, index)
+    for undecided in result.undecided:
+        yield _undecided(undecided, index)
+
+
 def _finding(finding: Finding, index: dict[str, int]) -> dict[str, Any]:
-    result: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "ruleId": finding.rule,
         "ruleIndex": index[finding.rule],
         "level": _LEVELS[finding.severity],
         "message": {"text": f"{finding.name}: {finding.message}"},
     }
-    places = [s.origin for s in finding.settings if s.origin.file]
+    lines = dict.fromkeys((s.origin.file, s.origin.line) for s in finding.settings if s.origin.file and s.origin.line)
+    places = [_location(file, line) for file, line in lines]
     if places:
-        first = places[0]
-        location: dict[str, Any] = {"artifactLocation": {"uri": first.file}}
-        if first.line:
-            location["region"] = {"startLine": first.line}
-        result["locations"] = [{"physicalLocation": location}]
-    return result
+        entry["locations"] = places[:1]
+    if places[1:]:
+        entry["relatedLocations"] = places[1:]
+    return entry
+
+
+def _location(file: str, line: int) -> dict[str, Any]:
+    """A line of a file, which SARIF names by a URI reference."""
+    uri = PurePosixPath(file).as_uri() if file.startswith("/") else quote(file)
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": line}}}
 
 
 def _undecided(undecided: Undecided, index: dict[str, int]) -> dict[str, Any]:

@@ -389,6 +389,7 @@ def backend_tuning_without_effect(view: View, *, sms: bool) -> Check:
     "variable-lengths-need-alltoall",
     ERROR,
     enforced=[core()],
+    unknown=NOTED,
     source=core_config("0.16.1", "1827-1832"),
     fixes=[put(moe_token_dispatcher_type="alltoall")],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.rules.engine import ERROR, NOTED, bridge, core, megatron_lm, put, rule, run_time, violated
+from ep_overlap_mcp.rules.engine import ERROR, NOTED, WARNING, bridge, core, megatron_lm, put, rule, run_time, violated
 from ep_overlap_mcp.rules.remedies import one_mtp_layer, unset_zero_mtp
 from ep_overlap_mcp.rules.sources import arguments, bridge_setup, core_config, megatron
 
@@ -115,23 +115,25 @@ def mtp_excludes_packed_sequences(view: View) -> Check:
     "EPO119",
     "mtp-excludes-learned-positions",
     ERROR,
-    enforced=[megatron_lm()],
+    enforced=[megatron_lm(written=True), megatron_lm(severity=WARNING, written=False)],
     source=[arguments("0.16.1", "1228-1234"), arguments("0.17.1", "728-734"), arguments("main", "881-887")],
     fixes=[put(position_embedding_type="rope", gives_up="learned position embeddings: another model"), _NO_MTP],
 )
-def mtp_excludes_learned_positions(view: View) -> Check:
+def mtp_excludes_learned_positions(view: View, *, written: bool) -> Check:
     """What it checks: MTP layers with position embeddings other than `rope` and `none` in Megatron-LM.
 
     Why: the prediction layers shift the sequence and reuse the embedding; `learned_absolute`, Megatron-LM's default,
-    is asserted away.
+    is asserted away. Where the text does not write the type it is a warning: launchers and model files around such
+    texts add it, and Megatron-LM ends at start-up where they do not.
 
-    Example: `--mtp-num-layers 1` without `--position-embedding-type rope`
+    Example: `--mtp-num-layers 1 --position-embedding-type learned_absolute`
 
     Fix: `--position-embedding-type rope`.
     """
     layers, positions = view["model.mtp_num_layers"], view["model.position_embedding_type"]
+    stated = view.written("model.position_embedding_type")
     return violated(
-        layers.on & ~positions.one_of("rope", "none"),
+        layers.on & ~positions.one_of("rope", "none") & (stated if written else ~stated),
         f"`position_embedding_type` is {positions} with `mtp_num_layers` {layers}; MTP takes rope or none",
         expected="position_embedding_type in (rope, none)",
     )

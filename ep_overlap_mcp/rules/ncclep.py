@@ -271,6 +271,7 @@ def flex_sm_counts_agree(view: View) -> Check:
     "ncclep-needs-rank-capacity",
     ERROR,
     enforced=[run_time(">=0.19,<0.20"), run_time("dev")],
+    unknown=NOTED,
     source=megatron("0.19.0", "core/transformer/moe/token_dispatcher.py", "1563-1568"),
 )
 def ncclep_needs_rank_capacity(view: View) -> Check:
@@ -295,6 +296,7 @@ def ncclep_needs_rank_capacity(view: View) -> Check:
     "grouped-tensor-needs-fused-experts",
     ERROR,
     enforced=[core(">=0.20,!dev")],
+    unknown=NOTED,
     source=[core_config("main", "1413-1414"), core_config("main", "1769-1774")],
     fixes=[put(moe_use_grouped_tensor=False)],
 )

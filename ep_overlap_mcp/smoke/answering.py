@@ -143,18 +143,26 @@ def _progress(run: Run, folder: RunFolder) -> str:
     last = folder.last_progress()
     if run.status == "queued" or last is None:
         return "starting"
-    return f"{last.get('phase')} {last.get('done')} of {last.get('total')}"
+    share = _done_share(last)
+    percent = f" ({100 * share:.0f} %)" if share is not None else ""
+    return f"{last.get('phase')} {last.get('done')} of {last.get('total')}{percent}"
 
 
 def _eta(run: Run, folder: RunFolder) -> float | None:
     """Seconds to go, from the part of the work that is done; None while that says nothing."""
-    last = folder.last_progress()
-    if not run.open or last is None or last.get("phase") not in SHARES or not last.get("total"):
-        return 0.0 if not run.open else None
+    if not run.open:
+        return 0.0
+    share = _done_share(folder.last_progress())
+    return round(run.elapsed_s * (1 - share) / share, 1) if share else None
+
+
+def _done_share(last: dict[str, Any] | None) -> float | None:
+    """The part of a run that is done, by its newest line of progress."""
+    phase, done, total = (part(last, name) for name in ("phase", "done", "total"))
+    if phase not in SHARES or not total or done is None:
+        return None
     phases = list(SHARES)
-    before = sum(SHARES[phase] for phase in phases[: phases.index(last["phase"])])
-    part_done = before + SHARES[last["phase"]] * last["done"] / last["total"]
-    return round(run.elapsed_s * (1 - part_done) / part_done, 1) if part_done > 0 else None
+    return sum(SHARES[name] for name in phases[: phases.index(phase)]) + SHARES[phase] * float(done) / float(total)
 
 
 def _summary(run: Run, worst: VariantAnswers, failure: Failure | None) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.smoke.store import Run
 
 MOST_LINES = 8
-LONGEST = 400  # characters of an error message
+LONGEST = 200  # characters of an error message
 
 
 def failure_of(run: Run, folder: RunFolder) -> Failure | None:

@@ -128,24 +128,18 @@ def pass_on(draft: Draft) -> None:
     _dispatcher(draft)
     _activation(draft)
     _precision(draft)
-    for path, setting in sorted(_stated(draft).items()):
+    for path, setting in sorted(draft.effective.core_receives().items()):
         name = path.partition(".")[2]
         handled = name in SHAPED or name in OVERLAP_SWITCHES or name in draft.model
         if not handled and setting.known:
             _pass_on_one(draft, name, setting.value)
+    _recompute(draft)
     _gradients(draft)
     _optimizer(draft)
     if draft.effective.request.framework == "megatron-lm" and not draft.value(
         "args.untie_embeddings_and_output_weights"
     ):
         draft.not_tested.append("embeddings tied with the output layer: the run has them apart")
-
-
-def _stated(draft: Draft) -> dict[str, Any]:
-    """What the text states of the model, as effective, and what a layer of the stack has written."""
-    received = draft.effective.core_receives()
-    written = {path for path in draft.effective.writes if path.startswith("model.")}
-    return {path: draft.effective[path] for path in {*received, *written}}
 
 
 def _pass_on_one(draft: Draft, name: str, value: Any) -> None:
@@ -224,6 +218,15 @@ def _precision(draft: Draft) -> None:
         draft.set("fp16", to=True)
     elif draft.value("model.bf16") is True or not draft.known("model.bf16"):
         draft.set("bf16", to=True)
+
+
+def _recompute(draft: Draft) -> None:
+    """moe_act is recomputed in grouped GEMM only."""
+    modules = draft.model.get("recompute_modules")
+    if isinstance(modules, list) and "moe_act" in modules and not draft.model.get("moe_grouped_gemm"):
+        draft.model["recompute_modules"] = [module for module in modules if module != "moe_act"]
+        draft.kept.pop("model.recompute_modules", None)
+        draft.leave_out("model.recompute_modules", modules, "moe_act is recomputed in grouped GEMM only")
 
 
 def _gradients(draft: Draft) -> None:

@@ -9,6 +9,7 @@ from ep_overlap_mcp.settings.setting import Origin, Setting
 from ep_overlap_mcp.smoke.errors import SmokeError
 from ep_overlap_mcp.smoke.options import MOST_CPU_RANKS
 from ep_overlap_mcp.stack import Component, Core
+from ep_overlap_mcp.training_env.pipe import TrainingEnvironmentError
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.results.environment import EnvironmentResult
@@ -23,6 +24,7 @@ MOST_SHARED_RANKS = 4  # CPU ranks that may share fewer cores, and ranks that ma
 class Machine:
     """The training environment as a run sees it. `most_ranks` may be started, `most_alone` have a device each."""
 
+    python: str
     engine: str
     device: str
     core: Core
@@ -53,7 +55,10 @@ def look_around(environment: TrainingEnvironment, options: SmokeOptions) -> Mach
             f"a smoke run is started on this host only, not through `{' '.join(environment.prefix)}`:"
             " run ep-overlap-mcp there, with that Python"
         )
-    facts = environment.describe(fast=True)
+    try:
+        facts = environment.describe(fast=True)
+    except TrainingEnvironmentError as problem:
+        raise SmokeError(str(problem)) from problem
     version = facts.components["megatron-core"].version
     if version is None or facts.components["torch"].version is None:
         raise SmokeError(
@@ -74,6 +79,7 @@ def _machine(facts: EnvironmentResult, engine: str, gpus: int, core: Core) -> Ma
     memory = [gpu.memory_gib for gpu in facts.gpus if gpu.memory_gib is not None]
     names = sorted({gpu.name for gpu in facts.gpus})
     return Machine(
+        python=facts.python,
         engine=engine,
         device=f"{gpus} x {', '.join(names)}" if on_gpu else f"CPU, {facts.cpu.cores} cores",
         core=core,

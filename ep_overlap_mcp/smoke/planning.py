@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.results.smoke import Plan, SmokePlanResult
 from ep_overlap_mcp.settings.effective import Effective
+from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.request import MODEL_DELAY, MODEL_SWITCH
 from ep_overlap_mcp.smoke.draft import Draft
 from ep_overlap_mcp.smoke.errors import SmokeError
@@ -48,21 +50,40 @@ def plan_run(request: Request, environment: TrainingEnvironment, options: SmokeO
     variants = ("baseline", *_variants(installed, options))
     findings = _findings(installed)
     if findings and not options.force:
-        raise SmokeError(_refusal(findings, machine))
+        raise SmokeError(_refusal([*findings.values()], machine))
     draft = Draft(Effective(installed, installed.releases()[0]), machine, options)
     ranks = shrink(draft)
     pass_on(draft)
+    _refuse_broken_by_shrinking(draft, installed, ranks, findings)
     _say_what_stands_in(draft, request, variants)
+    variables = _variables(environment, draft)
     memory = estimate_gib(draft.model, draft.train, len(variants), machine.engine)
-    shown = _shown(draft, variants, ranks, refuse_if_too_big(memory, ranks, machine), findings)
+    shown = _shown(draft, variants, ranks, refuse_if_too_big(memory, ranks, machine), [*findings.values()])
     return SmokePlan(
-        python=environment.python,
+        python=machine.python,
         request=_training_request(draft, variants),
         device_set=machine.device_set,
         stall_s=options.stall_s,
         shown=shown,
-        variables=dict(environment._variables),  # noqa: SLF001 - what it adds to the environment of its programs
+        variables=variables,
     )
+
+
+def _variables(environment: TrainingEnvironment, draft: Draft) -> dict[str, str]:
+    """For the job's environment: the training environment's own, absolute search paths, known ones of the text.
+
+    Others that the text sets are not taken: some load libraries.
+    """
+    variables = dict(environment._variables)  # noqa: SLF001 - what it adds to the environment of its programs
+    if search := variables.get("PYTHONPATH", os.environ.get("PYTHONPATH")):
+        variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, search.split(os.pathsep)))
+    if not draft.machine.on_gpu:
+        return {**variables, "CUDA_VISIBLE_DEVICES": ""}
+    for path in field_table().by_path:
+        if path.startswith("env.") and (value := draft.value(path)) is not None:
+            variables[path.removeprefix("env.")] = str(value)
+            draft.kept[path] = value
+    return variables
 
 
 def _variants(request: Request, options: SmokeOptions) -> tuple[str, ...]:
@@ -80,10 +101,37 @@ def _variants(request: Request, options: SmokeOptions) -> tuple[str, ...]:
     return ("overlap",)
 
 
-def _findings(request: Request) -> list[str]:
+def _findings(request: Request) -> dict[str, str]:
+    """Errors by rule, as a line each; a field that the installed core does not know is left out, not refused."""
     from ep_overlap_mcp.rules.checking import check
 
-    return [f"{f.rule} {f.name}: {f.message}" for f in check(request).findings if f.severity == "error"]
+    errors = [f for f in check(request).findings if f.severity == "error" and f.name != "setting-unknown-to-version"]
+    return {f.rule: f"{f.rule} {f.name}: {f.message}" for f in errors}
+
+
+def _refuse_broken_by_shrinking(draft: Draft, request: Request, ranks: int, known: dict[str, str]) -> None:
+    """What is legal must stay legal when it is smaller: else the run would fail for a reason that is ours."""
+    broken = [line for rule, line in _findings(_shrunk(draft, request, ranks)).items() if rule not in known]
+    if broken:
+        raise SmokeError(
+            f"the configuration cannot be shrunk to {ranks} ranks of {draft.machine.engine}: there it would break"
+            f" {'; '.join(broken[:SHOWN_FINDINGS])}. Take more ranks or another engine"
+        )
+
+
+def _shrunk(draft: Draft, request: Request, ranks: int) -> Request:
+    """The configuration as it will run, for the rules."""
+    switches = (MODEL_SWITCH, MODEL_DELAY)
+    kept = {p: s for p, s in request.settings.items() if not p.startswith("model.") or p in switches}
+    batch = draft.train["micro_batch_size"] * draft.train["num_microbatches"]
+    changes = {f"model.{name}": value for name, value in draft.model.items()}
+    changes |= {
+        "model.seq_length": draft.train["seq_length"],
+        "train.micro_batch_size": draft.train["micro_batch_size"],
+        "train.global_batch_size": batch * draft.model["expert_model_parallel_size"],
+        "hardware.world_size": ranks,
+    }
+    return replace(request, settings=kept).with_settings(changes, "smoke plan")
 
 
 def _refusal(findings: list[str], machine: Machine) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT_S = 25.0  # below the time after which clients give a call up
 POLL_S = 0.2
+KEPT_RUNS = 50
 START_S = 30.0  # for a supervisor to be written down
 ANSWER_S = GRACE_S + PATIENCE_S + 4.0  # for a supervisor to end its job
 
@@ -36,6 +37,7 @@ def start_run(plan: SmokePlan, command: Callable[[RunFolder], list[str]] | None 
     """Start the plan under a supervisor of its own; SmokeError when its devices are taken."""
     store = Store()
     end_lost_runs(store)
+    store.forget_old(KEPT_RUNS)
     run = store.add(plan.device_set, plan.shown.model_dump(mode="json"), plan.shown.limit_s)
     folder = store.run_folder(run.id)
     write_json(folder.request, plan.request)

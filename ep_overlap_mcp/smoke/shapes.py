@@ -75,14 +75,15 @@ def _stages(draft: Draft, pp: int, ep: int) -> int:
 
 
 def _expert_ranks(draft: Draft, ep: int, stages: int) -> int:
-    """The largest part of EP that the ranks allow; EP itself when it is that small."""
+    """The largest part of EP that the ranks allow, at least two of them: with one there is no overlap."""
     most = _most_ranks(draft.machine, draft.options.ranks, least=2 * stages) // stages
     if ep > 1 and most < 2:
         raise SmokeError(
             f"EP overlap needs at least {2 * stages} ranks and there are {most * stages} on {draft.machine.engine};"
             " take engine gloo-cpu, which may share cores"
         )
-    return max(part for part in range(1, min(ep, most) + 1) if ep % part == 0)
+    largest = min(ep, most)
+    return next((part for part in range(largest, 1, -1) if ep % part == 0), largest)
 
 
 def _most_ranks(machine: Machine, asked: int | None, *, least: int) -> int:

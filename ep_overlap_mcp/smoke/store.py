@@ -70,11 +70,16 @@ class Store:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_folder()
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._database() as database:
-            database.execute("pragma journal_mode=wal")
-            database.execute(_TABLE)
-            database.execute(_ONE_A_DEVICE_SET)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with self._database() as database:
+                database.execute("pragma journal_mode=wal")
+                database.execute(_TABLE)
+                database.execute(_ONE_A_DEVICE_SET)
+        except (OSError, sqlite3.Error) as problem:
+            raise SmokeError(
+                f"runs cannot be kept in {self.folder}: {problem}. Set {STATE_DIR} to a folder that can be written"
+            ) from problem
 
     def run_folder(self, run_id: str) -> RunFolder:
         """Where the files of a run are."""
@@ -137,6 +142,15 @@ class Store:
                 (status, time.time(), json.dumps(ending), run_id),
             )
             return changed.rowcount == 1
+
+    def forget_old(self, keep: int) -> None:
+        """Remove ended runs but the newest, with their folders."""
+        import shutil
+
+        for run in self._select("where ended is not null order by created desc limit -1 offset ?", keep):
+            shutil.rmtree(self.run_folder(run.id).path, ignore_errors=True)
+            with self._database() as database:
+                database.execute("delete from runs where id = ?", (run.id,))
 
     def _busy(self, device_set: str) -> str:
         holders = [run for run in self.open_runs() if run.device_set == device_set]

@@ -31,6 +31,7 @@ from ep_overlap_mcp.smoke.run_folder import RunFolder, read_json, tail, write_js
 from ep_overlap_mcp.smoke.store import Store
 from ep_overlap_mcp.smoke.watch import Decision, Seen, Watch
 
+FOREIGN = ("PET_", "TORCHELASTIC_")  # options and state of a torchrun that may surround the server
 STACKS_S = 1.0  # for faulthandler to write them
 
 
@@ -75,7 +76,8 @@ class Supervisor:
         return self.store.end(self.job.run_id, self._status(decision), self._ending(decision, process, survivors))
 
     def _started(self) -> subprocess.Popen[bytes]:
-        variables = {**os.environ, **self.job.variables, MARKER: self.job.run_id}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+        variables = {**inherited, **self.job.variables, MARKER: self.job.run_id}
         with self.folder.log.open("ab") as log:  # appending: the middle can be cut while it is written
             return subprocess.Popen(
                 self.job.argv,

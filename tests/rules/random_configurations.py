@@ -37,7 +37,7 @@ _LAYOUTS: list[Any] = [
 _SCOPES: list[list[str]] = [
     [], ["full"], ["full_iteration"], ["attn"], ["mlp"], ["moe"], ["moe_router"], ["moe_preprocess"],
     ["moe_router", "moe_preprocess"], ["attn", "moe_router"], ["attn", "moe"], ["moe", "moe_router"],
-    ["full", "attn"], ["attn", "full_iteration"], ["attn", "moe_router", "moe_preprocess"], ["mamba"],
+    ["full", "attn"], ["attn", "full_iteration"], ["attn", "moe_router", "moe_preprocess"], ["mamba"], ["full_iteration_inference"],
 ]  # fmt: skip
 _MODULE_LISTS: list[Any] = [
     None, ["moe"], ["moe_act"], ["mlp"], ["moe_act", "layernorm"], ["mla_up_proj"], ["shared_experts"], ["core_attn"],
@@ -207,11 +207,42 @@ THEMES: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 
 
+# Combinations that random draws meet too rarely: each violates one rule alone.
+_OFF = {"overlap_moe_expert_parallel_comm": False}
+_FULL = {**_OFF, "recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+_SELECTIVE = {**_OFF, "recompute_granularity": "selective"}
+_GRAPHS = {"cuda_graph_impl": "transformer_engine"}
+SCENARIOS: tuple[dict[str, Any], ...] = (
+    {
+        **_GRAPHS, "cuda_graph_scope": ["moe"], "cuda_graph_modules": ["moe"], "moe_expert_capacity_factor": 1.0,
+        "moe_pad_expert_input_to_capacity": True,
+    },
+    {**_OFF, **_GRAPHS, "cuda_graph_scope": ["moe", "moe_router"], "cuda_graph_modules": ["moe", "moe_router"],
+     "moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True},
+    {**_FULL, "moe_layer_recompute": True},
+    {**_FULL, **_GRAPHS, "cuda_graph_scope": ["attn"], "cuda_graph_modules": ["attn"]},
+    {**_FULL, "cuda_graph_impl": "local", "cuda_graph_scope": [], "cuda_graph_modules": []},
+    {**_SELECTIVE, **_GRAPHS, "recompute_modules": ["moe"], "cuda_graph_scope": ["moe_router"],
+     "cuda_graph_modules": ["moe_router"]},
+    {**_SELECTIVE, "recompute_modules": ["shared_experts"], "moe_shared_expert_intermediate_size": 256,
+     "moe_shared_expert_overlap": True},
+    {**_FULL, "distribute_saved_activations": True, "tensor_model_parallel_size": 2, "sequence_parallel": True},
+    {**_SELECTIVE, "recompute_modules": ["core_attn"], "distribute_saved_activations": True,
+     "tensor_model_parallel_size": 2, "sequence_parallel": True},
+    {**_OFF, "pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Et*4|t*4L",
+     "num_layers_in_first_pipeline_stage": 4},
+    {**_OFF, "pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Et*4|t*4L",
+     "account_for_loss_in_pipeline_split": True},
+    {"num_layers_at_start_in_bf16": 9, "first_last_layers_bf16": True},
+    {"num_layers_at_end_in_bf16": -1, "first_last_layers_bf16": True},
+)  # fmt: skip
+
+
 def random_configurations(core: Core, count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """`count` configurations of fields that the release has, by canonical path."""
+    """`count` configurations of fields that the release has, by canonical path; the scenarios come first."""
     rng = random.Random(seed)
-    for _ in range(count):
-        drawn = _draw(rng)
+    for number in range(count):
+        drawn = {**BASE, **SCENARIOS[number]} if number < len(SCENARIOS) else _draw(rng)
         yield {f"model.{n}": v for n, v in drawn.items() if field_table()[f"model.{n}"].exists_in(core)}
 
 
