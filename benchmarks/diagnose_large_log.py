@@ -98,7 +98,7 @@ def main() -> None:
         result = diagnose([path])
         seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(  # noqa: T201
+    print(
         json.dumps(
             {
                 "kind": args.kind,

@@ -49,7 +49,9 @@ def differences(expected: dict[str, Any], answer: dict[str, Any]) -> dict[str, A
         "warnings_include": [n for n in expected.get("warnings_include", ()) if n in named],
         "absent": [n for n in expected.get("absent", ()) if n not in named | undecided],
         "undecided_include": [n for n in expected.get("undecided_include", ()) if n in undecided],
-        "settings": {p: answer.get("settings", {}).get(p, {"value": "?"})["value"] for p in expected.get("settings", ())},
+        "settings": {
+            p: answer.get("settings", {}).get(p, {"value": "?"})["value"] for p in expected.get("settings", ())
+        },
         "overlap": {key: answer.get("overlap", {}).get(key) for key in expected.get("overlap", ())},
         "changes": {p: "*" if expected.get("changes", {}).get(p) == "*" else to for p, to in changed.items()},
     }

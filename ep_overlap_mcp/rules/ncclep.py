@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ep_overlap_mcp.rules.dispatcher import BACKEND, DISPATCHER
 from ep_overlap_mcp.rules.engine import (
     ERROR,
+    NOTED,
     WARNING,
     Fix,
     core,

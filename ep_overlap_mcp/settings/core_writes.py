@@ -95,8 +95,8 @@ def _recompute_modules(settings: Effective) -> None:
 
 def _graph_implementation(settings: Effective) -> None:
     for flag, implementation in (
-        ("enable_cuda_graph", "local"),
         ("external_cuda_graph", "transformer_engine"),
+        ("enable_cuda_graph", "local"),
     ):
         if settings.value(f"model.{flag}") is True:
             settings.write(IMPLEMENTATION, implementation, flag)

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.bundled import bundled
+from ep_overlap_mcp.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

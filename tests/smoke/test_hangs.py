@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ep_overlap_mcp.smoke.hangs import name_odd_rank
 
-CALL = {"name": "all_to_all_single", "seq": 7, "group": "EXPERT", "bytes": 512}
+CALL = {"name": "all_to_all_single", "seq": 7, "group": "EP", "bytes": 512}
 DUMP = """\
 Thread 0x00007f (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 327 in wait
@@ -26,10 +26,12 @@ def test_the_only_rank_in_no_collective_is_odd():
     assert name_odd_rank(states, {2: DUMP.splitlines()}, 3) == (
         2,
         [
-            "rank 2: in parity overlap step 1; is in no collective; its last was all_to_all_single #7 of group EXPERT"
-            " (512 bytes); main thread at train.py:9 in load_batch",
-            "rank 0: in parity overlap step 1; waits in all_to_all_single #7 of group EXPERT (512 bytes)",
-            "rank 1: in parity overlap step 1; waits in all_to_all_single #7 of group EXPERT (512 bytes)",
+            (
+                "rank 2: in parity overlap step 1; is in no collective; its last was all_to_all_single #7 of group EP"
+                " (512 bytes); main thread at train.py:9 in load_batch"
+            ),
+            "rank 0: in parity overlap step 1; waits in all_to_all_single #7 of group EP (512 bytes)",
+            "rank 1: in parity overlap step 1; waits in all_to_all_single #7 of group EP (512 bytes)",
         ],
     )
 

@@ -60,5 +60,5 @@ def test_a_state_directory_that_cannot_be_written_is_said(tmp_path, monkeypatch)
     """With the variable that names another."""
     (tmp_path / "file").touch()
     monkeypatch.setenv(STATE_DIR, str(tmp_path / "file"))
-    with pytest.raises(SmokeError, match="runs cannot be kept in .* Set EP_OVERLAP_STATE_DIR"):
+    with pytest.raises(SmokeError, match=r"runs cannot be kept in .* Set EP_OVERLAP_STATE_DIR"):
         Store()
