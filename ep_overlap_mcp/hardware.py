@@ -16,12 +16,12 @@ _TABLE: tuple[tuple[str, tuple[int, int], int], ...] = (
     (r"B300", (10, 3), 8),
     (r"B200|B100", (10, 0), 8),
     (r"GH200", (9, 0), 8),
-    (r"H[128]00|H20\b", (9, 0), 8),
-    (r"A[18]00|A30\b", (8, 0), 8),
-    (r"A40|A10\b|RTX A\d000|RTX 30\d\d", (8, 6), 8),
-    (r"L40S?|L4\b|RTX 6000 Ada|RTX 40\d\d", (8, 9), 8),
+    (r"H[128]00|H20", (9, 0), 8),
+    (r"A[18]00|A30", (8, 0), 8),
+    (r"A40|A10G?|RTX A\d000|RTX 30\d\d", (8, 6), 8),
+    (r"L40S?|L4|RTX 6000 Ada|RTX 40\d\d", (8, 9), 8),
     (r"V100", (7, 0), 8),
-    (r"T4\b", (7, 5), 1),
+    (r"T4", (7, 5), 1),
     (r"RTX PRO \d000|RTX 50\d\d", (12, 0), 1),
 )
 
@@ -39,7 +39,7 @@ def find_gpu(name: str) -> Gpu | None:
     """The GPU a name means, or None for one not in the table."""
     bare = re.sub(r"^NVIDIA\s+", "", name.strip(), flags=re.IGNORECASE)
     for pattern, capability, domain in _TABLE:
-        if re.search(rf"(?:^|[^A-Z0-9])(?:{pattern})", bare, re.IGNORECASE):
+        if re.search(rf"(?:^|[^A-Z0-9])(?:{pattern})(?!\d)", bare, re.IGNORECASE):
             full = name.strip() if name.strip().upper().startswith("NVIDIA") else f"NVIDIA {bare.upper()}"
             return Gpu(full, capability, domain)
     return None

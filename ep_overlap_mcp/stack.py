@@ -152,11 +152,11 @@ def parse_stack(text: str) -> Stack:
     components: dict[str, Component] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, separator, version = (p.strip() for p in part.partition("=="))
+        if not separator or not version:
+            raise StackError(f"`{part}` names no version; write NAME==VERSION, or NAME==none for what is absent")
         component = _SPELLINGS.get(name.lower(), name.lower())
         if component not in COMPONENTS:
             raise StackError(f"unknown stack component `{name}`; known: {', '.join(COMPONENTS)}")
-        if not separator or not version:
-            raise StackError(f"`{part}` names no version; write `{component}==VERSION` or `{component}==none`")
         components[component] = Component(_checked_version(component, version))
     return Stack(components)
 

@@ -97,7 +97,7 @@ def _finding(finding: Mapping[str, Any]) -> Answer:
 
 
 def _in_a_line(finding: Mapping[str, Any]) -> Answer:
-    return {key: finding[key] for key in ("rule", "name", "severity", "message")}
+    return {key: finding[key] for key in ("rule", "name", "severity", "message") if key in finding}
 
 
 def _where(setting: Mapping[str, Any]) -> str:

@@ -98,6 +98,7 @@ class Field:
         Raises ValueNotAllowedError where the stack's own parser would refuse the value: argparse holds a command line
         to the choices, a dataclass only to those that core checks itself.
         """
+        raw = _encodable(raw)
         if raw is None or (isinstance(raw, str) and raw.strip().lower() in _NONE and self.type != "list"):
             return self._none(raw)
         value = ["none"] if self._names_none(raw) else _PARSERS[self.type](raw)
@@ -229,6 +230,13 @@ def _free_environment_variable(path: str) -> Field:
 @lru_cache(maxsize=64)
 def _minor(release: str) -> tuple[int, ...]:
     return (0, 20) if release == "main" else tuple(int(part) for part in release.split("."))
+
+
+def _encodable(raw: Any) -> Any:
+    """The same without lone surrogates, which JSON and YAML can escape and no answer could carry."""
+    if isinstance(raw, list):
+        return [_encodable(item) for item in raw]
+    return raw.encode("utf-8", "backslashreplace").decode() if isinstance(raw, str) else raw
 
 
 def _bool(raw: Any) -> Any:

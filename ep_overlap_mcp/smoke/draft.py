@@ -50,7 +50,7 @@ class Draft:
         """The class itself would have this value."""
         row = field_table().get(path)
         default = row.default(self.machine.core) if row is not None else ABSENT
-        return bool(default == value) and type(default) is type(value)
+        return bool(default == value) and isinstance(default, bool) == isinstance(value, bool)
 
     def set(self, name: str, to: Any, why: str | None = None) -> None:
         """Give a model field a value: kept when that is the configuration's own, else reduced."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.smoke.draft import Draft
 
 OVERLAP_SWITCHES = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
-SHAPED = frozenset(  # set by shapes.py
+SETTLED = frozenset(  # set by shapes.py and below
     (
         "tensor_model_parallel_size", "context_parallel_size", "expert_tensor_parallel_size", "sequence_parallel",
         "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", "expert_model_parallel_size",
@@ -21,6 +21,7 @@ SHAPED = frozenset(  # set by shapes.py
         "moe_aux_loss_coeff", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups",
         "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "kv_channels",
         "seq_length", "position_embedding_type", "activation_func", "gated_linear_unit",
+        "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep",
     )
 )  # fmt: skip
 NO_CONFIG_FIELD = frozenset(  # arguments and helpers beside TransformerConfig
@@ -130,15 +131,14 @@ def pass_on(draft: Draft) -> None:
     _precision(draft)
     for path, setting in sorted(draft.effective.core_receives().items()):
         name = path.partition(".")[2]
-        handled = name in SHAPED or name in OVERLAP_SWITCHES or name in draft.model
+        handled = name in SETTLED or name in OVERLAP_SWITCHES or name in draft.model
         if not handled and setting.known:
             _pass_on_one(draft, name, setting.value)
     _recompute(draft)
     _gradients(draft)
     _optimizer(draft)
-    if draft.effective.request.framework == "megatron-lm" and not draft.value(
-        "args.untie_embeddings_and_output_weights"
-    ):
+    untied = draft.effective["args.untie_embeddings_and_output_weights"]
+    if draft.effective.request.framework == "megatron-lm" and untied.known and untied.value is not True:
         draft.not_tested.append("embeddings tied with the output layer: the run has them apart")
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SPARE_S = 10.0  # by which the program ends itself before its supervisor ends it, with an explanation
 SHOWN_FINDINGS = 6
+DOMAIN = "env.NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"  # a size: it follows the ranks
 STREAMS = {
     "threads": "CUDA streams and events: comm-stream nodes run on a thread of their own",
     "inline": "CUDA streams and events: all nodes run in program order",
@@ -54,11 +55,15 @@ def plan_run(request: Request, environment: TrainingEnvironment, options: SmokeO
     draft = Draft(Effective(installed, installed.releases()[0]), machine, options)
     ranks = shrink(draft)
     pass_on(draft)
-    _refuse_broken_by_shrinking(draft, installed, ranks, findings)
+    broken = {rule: line for rule, line in _findings(_shrunk(draft, installed, ranks)).items() if rule not in findings}
+    if broken and not options.force:
+        raise SmokeError(_cannot_shrink([*broken.values()], machine, ranks))
     _say_what_stands_in(draft, request, variants)
     variables = _variables(environment, draft)
     memory = estimate_gib(draft.model, draft.train, len(variants), machine.engine)
-    shown = _shown(draft, variants, ranks, refuse_if_too_big(memory, ranks, machine), [*findings.values()])
+    shown = _shown(
+        draft, variants, ranks, refuse_if_too_big(memory, ranks, machine), [*findings.values(), *broken.values()]
+    )
     return SmokePlan(
         python=machine.python,
         request=_training_request(draft, variants),
@@ -81,8 +86,9 @@ def _variables(environment: TrainingEnvironment, draft: Draft) -> dict[str, str]
         return {**variables, "CUDA_VISIBLE_DEVICES": ""}
     for path in field_table().by_path:
         if path.startswith("env.") and (value := draft.value(path)) is not None:
-            variables[path.removeprefix("env.")] = str(value)
-            draft.kept[path] = value
+            given = draft.model["expert_model_parallel_size"] if path == DOMAIN else value
+            variables[path.removeprefix("env.")] = str(given)
+            draft.note(path, given)
     return variables
 
 
@@ -109,14 +115,12 @@ def _findings(request: Request) -> dict[str, str]:
     return {f.rule: f"{f.rule} {f.name}: {f.message}" for f in errors}
 
 
-def _refuse_broken_by_shrinking(draft: Draft, request: Request, ranks: int, known: dict[str, str]) -> None:
+def _cannot_shrink(broken: list[str], machine: Machine, ranks: int) -> str:
     """What is legal must stay legal when it is smaller: else the run would fail for a reason that is ours."""
-    broken = [line for rule, line in _findings(_shrunk(draft, request, ranks)).items() if rule not in known]
-    if broken:
-        raise SmokeError(
-            f"the configuration cannot be shrunk to {ranks} ranks of {draft.machine.engine}: there it would break"
-            f" {'; '.join(broken[:SHOWN_FINDINGS])}. Take more ranks or another engine"
-        )
+    return (
+        f"the configuration cannot be shrunk to {ranks} ranks of {machine.engine}: there it would break"
+        f" {'; '.join(broken[:SHOWN_FINDINGS])}. Take more ranks or another engine"
+    )
 
 
 def _shrunk(draft: Draft, request: Request, ranks: int) -> Request:
@@ -127,9 +131,11 @@ def _shrunk(draft: Draft, request: Request, ranks: int) -> Request:
     changes = {f"model.{name}": value for name, value in draft.model.items()}
     changes |= {
         "model.seq_length": draft.train["seq_length"],
+        "model.position_embedding_type": draft.train["position_embedding_type"],
         "train.micro_batch_size": draft.train["micro_batch_size"],
         "train.global_batch_size": batch * draft.model["expert_model_parallel_size"],
         "hardware.world_size": ranks,
+        **({DOMAIN: draft.model["expert_model_parallel_size"]} if DOMAIN in request.settings else {}),
     }
     return replace(request, settings=kept).with_settings(changes, "smoke plan")
 

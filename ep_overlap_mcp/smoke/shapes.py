@@ -45,7 +45,7 @@ def shrink(draft: Draft) -> int:
 
 def _layout(draft: Draft) -> int:
     """PP x VPP keeps its shape at two of each, EP takes the ranks that are left; TP and CP go to 1."""
-    pp, vpp = (_whole(draft, f"model.{name}pipeline_model_parallel_size", 1) for name in ("", "virtual_"))
+    pp, vpp = _pipeline(draft)
     ep = _whole(draft, "model.expert_model_parallel_size", 2)
     stages = _stages(draft, pp, ep)
     experts = _expert_ranks(draft, ep, stages)
@@ -61,6 +61,13 @@ def _layout(draft: Draft) -> int:
         shared = f"{ranks} ranks share {draft.machine.most_alone} {'GPUs' if draft.machine.on_gpu else 'cores'}"
         draft.not_tested.append(f"speed of ranks with a device each: {shared}")
     return ranks
+
+
+def _pipeline(draft: Draft) -> tuple[int, int]:
+    """PP and VPP; unknown ones as EP overlap and MTP need them, so that a stand-in breaks nothing."""
+    pp_path, vpp_path = (f"model.{name}pipeline_model_parallel_size" for name in ("", "virtual_"))
+    pp = _whole(draft, pp_path, 2 if not draft.known(pp_path) and draft.value("model.mtp_num_layers") else 1)
+    return pp, _whole(draft, vpp_path, 1 if draft.known(vpp_path) else pp)
 
 
 def _stages(draft: Draft, pp: int, ep: int) -> int:

@@ -86,7 +86,7 @@ def everything() -> CheckResult:
                 ],
                 expected="virtual stages",
             ),
-            finding("EPO105", "no-full-recompute", "error", "granularity is full <- é \ud800", granularity, pp, forced),
+            finding("EPO105", "no-full-recompute", "error", "granularity is full <- é", granularity, pp, forced),
             finding("EPO606", "more-than-one-cuda-connection", "warning", "one connection serialises", connections),
             finding("EPO809", "assumed-version-floor", "info", "torch taken as new enough"),
         ],

@@ -30,7 +30,7 @@ def test_every_category_in_junit(everything: CheckResult) -> None:
     ]
     assert [f.attrib for f in suite.iter("failure")] == [
         {"type": "EPO104", "message": "PP is 4 without virtual stages"},
-        {"type": "EPO105", "message": "granularity is full <- é "},
+        {"type": "EPO105", "message": "granularity is full <- é"},
     ]
     assert [e.attrib for e in suite.iter("error")] == [
         {"type": "EPO602", "message": "undecided: hardware.gpu is not known"}

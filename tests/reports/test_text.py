@@ -15,7 +15,7 @@ pretrain <moe> & more\x07: Judged as written. INVALID for megatron-core 0.16.1. 
       at jobs/pretrain moe.sh:12
       fix: model.virtual_pipeline_model_parallel_size=2
       fix: model.pipeline_model_parallel_size=1 (gives up the pipeline)
-  error  EPO105 no-full-recompute: granularity is full <- é \ud800
+  error  EPO105 no-full-recompute: granularity is full <- é
       at jobs/pretrain moe.sh:20, jobs/pretrain moe.sh:12, --set
   warning  EPO606 more-than-one-cuda-connection: one connection serialises
       at jobs/pretrain moe.sh:3

@@ -34,10 +34,11 @@ _LAYOUTS: list[Any] = [
     "Et*3m|t*5|mL|", [["embedding", *["decoder"] * 4], [*["decoder"] * 4, "mtp", "loss"]], [["foo"], ["loss"]],
     [["embedding", "encoder"], ["decoder", "loss"]],
 ]  # fmt: skip
-_SCOPES: list[list[str]] = [
-    [], ["full"], ["full_iteration"], ["attn"], ["mlp"], ["moe"], ["moe_router"], ["moe_preprocess"],
+_SCOPES: list[Any] = [
+    [], "full", ["full_iteration"], ["attn"], ["mlp"], ["moe"], ["moe_router"], ["moe_preprocess"],
     ["moe_router", "moe_preprocess"], ["attn", "moe_router"], ["attn", "moe"], ["moe", "moe_router"],
-    ["full", "attn"], ["attn", "full_iteration"], ["attn", "moe_router", "moe_preprocess"], ["mamba"], ["full_iteration_inference"],
+    ["full", "attn"], ["attn", "full_iteration"], ["attn", "moe_router", "moe_preprocess"], ["mamba"],
+    ["full_iteration_inference"],
 ]  # fmt: skip
 _MODULE_LISTS: list[Any] = [
     None, ["moe"], ["moe_act"], ["mlp"], ["moe_act", "layernorm"], ["mla_up_proj"], ["shared_experts"], ["core_attn"],
@@ -132,7 +133,9 @@ DIALS: dict[str, list[Any]] = {
     "cpu_offloading": [True, False, False],
     "cpu_offloading_num_layers": [0, 2, 8, 9, -1],
     "fine_grained_activation_offloading": [True, False],
-    "offload_modules": [[], ["expert_fc1"], ["moe_act"], ["core_attn"], ["attn_proj"], ["attn_norm", "core_attn"], ["x"]],
+    "offload_modules": [
+        [], ["expert_fc1"], ["moe_act"], ["core_attn"], ["attn_proj"], ["attn_norm", "core_attn"], ["x"],
+    ],
     "fp8": [None, "e4m3", "hybrid"],
     "fp8_recipe": ["delayed", "tensorwise", "blockwise", "mxfp8"],
     "fp8_param": [True, False],
@@ -233,8 +236,23 @@ SCENARIOS: tuple[dict[str, Any], ...] = (
      "num_layers_in_first_pipeline_stage": 4},
     {**_OFF, "pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Et*4|t*4L",
      "account_for_loss_in_pipeline_split": True},
-    {"num_layers_at_start_in_bf16": 9, "first_last_layers_bf16": True},
-    {"num_layers_at_end_in_bf16": -1, "first_last_layers_bf16": True},
+    {**_OFF, **_GRAPHS, "cuda_graph_scope": ["moe"], "cuda_graph_modules": ["moe"]},
+    {**_OFF, "variable_seq_lengths": True, "moe_token_dispatcher_type": "allgather"},
+    {**_OFF, "num_moe_experts": None, "expert_model_parallel_size": 1, "moe_ffn_hidden_size": 512},
+    {"moe_token_dispatcher_type": "flex", "moe_enable_deepep": True, "moe_flex_dispatcher_backend": "hybridep"},
+    {
+        "moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep",
+        "moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True,
+    },
+    {
+        "moe_token_dispatcher_type": "flex", "moe_enable_deepep": True,
+        "moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True,
+    },
+    {"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Et*2|t*2m|t*2|t*2L", "mtp_num_layers": 1},
+    {"pipeline_model_parallel_size": 4, "pipeline_model_parallel_layout": "Et*2|t*2|t*2m|t*2L", "mtp_num_layers": 1,
+     **_OFF},
+    {"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Em|t*4|t*2|t*2L", "mtp_num_layers": 1,
+     **_OFF},
 )  # fmt: skip
 
 

@@ -104,10 +104,20 @@ def test_the_sample_reaches_both_sides(sample: Sample) -> None:
     assert 0.1 < sum(judged) / len(judged) < 0.9
 
 
-# Rules whose violation the library here cannot judge, or that never come alone, each with the reason.
+_WITHOUT_TE = "the library compares the version of an absent Transformer Engine before or beside it"
+# Rules that cannot be the only violation that the library judges here, each with the reason.
 NEVER_ALONE = {
-    "setting-unknown-to-version": "the generator draws only fields that the release has",
-    "value-not-allowed": "the judge converts values as Megatron does, before the class sees them",
+    "bf16-end-layers-limits": _WITHOUT_TE,
+    "custom-recipe-needs-quantizer": _WITHOUT_TE,
+    "fp8-experts-need-te": _WITHOUT_TE,
+    "fp8-recompute-excludes-delayed-scaling": _WITHOUT_TE,
+    "fp8-recompute-needs-te-2-6": _WITHOUT_TE,
+    "one-quantised-format": _WITHOUT_TE,
+    "permute-fusion-needs-te": _WITHOUT_TE,
+    "te-graph-with-delayed-wgrad-needs-te-2-10": _WITHOUT_TE,
+    "no-full-recompute": "full recompute needs a method or a number of layers, which rules of their own reject",
+    "inference-graph-scope-needs-0-17": "the judge does not know that module's name before 0.17",
+    "torch-at-least-2-6": "the torch that runs the library is newer",
 }
 
 

@@ -388,12 +388,12 @@ def test_every_setting_that_can_be_passed_on_is_a_field_of_the_installed_config(
     from megatron.core.transformer.transformer_config import MLATransformerConfig  # noqa: TID251
 
     from ep_overlap_mcp.settings.fields import field_table
-    from ep_overlap_mcp.smoke.features import MLA_ONLY, NO_CONFIG_FIELD, NOWHERE, SHAPED, _names
+    from ep_overlap_mcp.smoke.features import MLA_ONLY, NO_CONFIG_FIELD, NOWHERE, SETTLED, _names
     from ep_overlap_mcp.stack import Core
 
     core = Core(version("megatron-core"))
     known = {field.name for field in fields(MLATransformerConfig)}
     rows = [f for path, f in field_table().by_path.items() if path.startswith("model.") and f.exists_in(core)]
-    left_out = NO_CONFIG_FIELD | SHAPED | MLA_ONLY
+    left_out = NO_CONFIG_FIELD | SETTLED | MLA_ONLY
     passed = {f.name for f in rows if f.name not in left_out and not any(_names(n, f.name) for n in NOWHERE)}
     assert passed - known == set()

@@ -218,7 +218,7 @@ def test_the_bootstrap_interval_covers_the_median_about_as_often_as_it_says():
     """Of 200 samples of eight pairs from a known distribution, at least nine in ten intervals hold its median."""
     from random import Random
 
-    draw = Random(5)  # noqa: S311
+    draw = Random(5)
     samples = [[draw.lognormvariate(0.0, 0.1) for _ in range(8)] for _ in range(200)]
     intervals = [bootstrap_interval(sample) for sample in samples]
     assert sum(low <= 1.0 <= high for low, high in intervals) >= 180
