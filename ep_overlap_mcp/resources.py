@@ -1,4 +1,4 @@
-"""Resources: rules and fields, each a short page."""
+"""Resources: rules, fields and published measurements, each a short page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,21 @@ if TYPE_CHECKING:
 
 
 def add_resources(server: MCPServer[Any]) -> None:
-    """Offer `epo://rules/{code}` and `epo://fields/{path}`."""
+    """Offer `epo://rules`, `epo://rules/{code}`, `epo://fields/{path}` and `epo://evidence`."""
+
+    @server.resource("epo://rules", mime_type="text/markdown", title="All rules")
+    def rules() -> str:
+        """Code, severity and name of every rule, a line each."""
+        from ep_overlap_mcp.rules.explain import list_rules
+
+        return "".join(f"- {rule.rule} {rule.severity} {rule.name}\n" for rule in list_rules().rules)
+
+    @server.resource("epo://evidence", mime_type="text/markdown", title="Published measurements")
+    def evidence() -> str:
+        """Step time with overlap off and on: model, hardware, EP, dispatcher and source of each published A/B."""
+        from ep_overlap_mcp.evidence import evidence_markdown
+
+        return evidence_markdown()
 
     @server.resource("epo://rules/{code}", mime_type="text/markdown", title="A rule's page")
     def rule_page(code: str) -> str:

@@ -259,6 +259,7 @@ def check_environment(
 
 def build_server() -> MCPServer[Any]:
     """The server with all tools, resources and prompts."""
+    from ep_overlap_mcp.completion import add_completion
     from ep_overlap_mcp.prompt_files import load_prompts
     from ep_overlap_mcp.resources import add_resources
 
@@ -272,6 +273,7 @@ def build_server() -> MCPServer[Any]:
         log_level="WARNING",
     )
     add_resources(server)
+    add_completion(server, allowed_roots)
     for prompt in load_prompts():
         server.add_prompt(prompt)
     return server

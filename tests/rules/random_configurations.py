@@ -237,6 +237,7 @@ SCENARIOS: tuple[dict[str, Any], ...] = (
     {**_OFF, "pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": "Et*4|t*4L",
      "account_for_loss_in_pipeline_split": True},
     {**_OFF, **_GRAPHS, "cuda_graph_scope": ["moe"], "cuda_graph_modules": ["moe"]},
+    {**_OFF, **_GRAPHS, "cuda_graph_scope": ["mlp"], "cuda_graph_modules": ["mlp"]},
     {**_OFF, "variable_seq_lengths": True, "moe_token_dispatcher_type": "allgather"},
     {**_OFF, "num_moe_experts": None, "expert_model_parallel_size": 1, "moe_ffn_hidden_size": 512},
     {"moe_token_dispatcher_type": "flex", "moe_enable_deepep": True, "moe_flex_dispatcher_backend": "hybridep"},
