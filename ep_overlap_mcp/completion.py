@@ -19,7 +19,7 @@ _FILES = ("configuration", "before", "after", "log", "profile")
 def add_completion(server: MCPServer[Any], roots: Callable[[], Sequence[Path]]) -> None:
     """Complete rule names, setting paths, GPUs, versions, and files under the allowed roots."""
 
-    @server.completion()
+    @server.completion()  # type: ignore[no-untyped-call, untyped-decorator]
     async def complete(_reference: object, argument: Any, _context: object) -> Completion:
         values = list(completions(argument.name, argument.value, roots()))
         return Completion(values=values[:MOST], total=len(values), has_more=len(values) > MOST)

@@ -59,7 +59,7 @@ async def test_a_prompt_holds_what_it_was_given(client: Client, name: str) -> No
     required, optional = NAMES[name]
     async with client:
         filled = await client.get_prompt(name, {a: f"<{a}>" for a in [*required, *optional]})
-        bare = await client.get_prompt(name, {a: "{stack} & more" for a in required})
+        bare = await client.get_prompt(name, dict.fromkeys(required, "{stack} & more"))
     assert all(f"<{a}>" in filled.messages[0].content.text for a in [*required, *optional])
     assert bare.messages[0].content.text.count("{stack} & more") >= len(required)
     assert bool(optional) == ("not given" in bare.messages[0].content.text)
