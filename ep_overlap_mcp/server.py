@@ -142,6 +142,72 @@ def detect_wgrad_conflicts(
     return verbs.wgrad_conflicts(question, environment=_training_environment())
 
 
+@tool(kind="starts_jobs")
+def start_smoke_run(
+    config: Config = None,
+    files: Files = None,
+    settings: Settings = None,
+    assume: AssumeArgument = None,
+    stack: StackArgument = "",
+    select: Select = None,
+    variants: Annotated[
+        list[Literal["overlap", "overlap_delay_wgrad"]] | None, Field(description="Against the baseline")
+    ] = None,
+    engine: Annotated[
+        Literal["gloo-cpu", "gloo-gpu", "nccl-gpu"] | None, Field(description="Default: the best one here")
+    ] = None,
+    pairs: Annotated[int, Field(description="Timed pairs, 8 to 64; 0: no timing")] = 8,
+    limit_s: Annotated[float, Field(description="Wall-clock limit, at most 900")] = 300,
+    dry_run: Annotated[bool, Field(description="Show the plan, start nothing")] = False,
+    force: Annotated[bool, Field(description="Run what the rules reject, to see Megatron fail")] = False,
+    python: Annotated[str | None, Field(description="Python of the training environment")] = None,
+    detail: Detail = "short",
+) -> Sequence[Result]:
+    """Starts a short real training run of the shrunk configuration, overlap off and on, on the GPUs or CPU ranks here.
+
+    Use it after check_overlap_config said valid. Answers whether overlap ran, changed the numerics, and paid. Returns
+    an id at once; follow it with get_smoke_run. Runs at most limit_s, one at a time; runs only this project's program.
+    """
+    from ep_overlap_mcp import smoke
+    from ep_overlap_mcp.smoke.options import SmokeOptions
+
+    del detail  # taken by the answer
+    question = _question(config, files, settings, assume, stack, None, None, None, select)
+    options = SmokeOptions(
+        variants=tuple(variants) if variants else None, engine=engine, pairs=pairs, limit_s=limit_s, force=force
+    )
+    plan = verbs.plan_smoke_run(question, options, _environment_of(python or _python() or sys.executable))
+    return [plan.shown if dry_run else smoke.start(plan)]
+
+
+@tool(kind="read_only")
+def get_smoke_run(
+    id: Annotated[str, Field(description="From start_smoke_run")],  # noqa: A002 - the word of the result
+    wait_s: Annotated[float, Field(ge=0, le=25, description="Wait for the end so long")] = 20,
+    detail: Detail = "short",
+) -> Sequence[Result]:
+    """Where a smoke run stands: progress while it runs, then the three answers with their evidence.
+
+    Call it again, with wait_s, until status is done, failed, cancelled or lost; `next` says what to do then.
+    """
+    from ep_overlap_mcp import smoke
+
+    del detail  # taken by the answer
+    return [smoke.get(id, wait_s)]
+
+
+@tool(kind="starts_jobs")
+def cancel_smoke_run(
+    id: Annotated[str, Field(description="From start_smoke_run")],  # noqa: A002 - the word of the result
+    detail: Detail = "short",
+) -> Sequence[Result]:
+    """Stops a smoke run and every process of it; what has ended already stays as it is."""
+    from ep_overlap_mcp import smoke
+
+    del detail  # taken by the answer
+    return [smoke.cancel(id)]
+
+
 @tool(kind="read_only")
 def diagnose_run(
     logs: Annotated[list[str] | None, Field(description="Log files, one or one a rank")] = None,
@@ -428,6 +494,10 @@ def _end_on_signals() -> None:
     """SIGTERM and SIGINT end the process at once: the SDK's stdin reader would hold it until the client leaves."""
 
     def end(number: int, _frame: object) -> None:
+        if "ep_overlap_mcp.smoke" in sys.modules:
+            from ep_overlap_mcp import smoke
+
+            smoke.end_all_jobs()
         if _environment_of.cache_info().currsize:
             environment = _training_environment()
             if environment is not None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.results.diagnose import DiagnoseResult
     from ep_overlap_mcp.results.profile import ProfileResult
     from ep_overlap_mcp.results.propose import ProposeResult
+    from ep_overlap_mcp.smoke.options import SmokeOptions
+    from ep_overlap_mcp.smoke.planning import SmokePlan
     from ep_overlap_mcp.sources.reading import Assignment, Reading
     from ep_overlap_mcp.training_env import TrainingEnvironment
 
@@ -139,6 +141,17 @@ def analyze_profile(
 
         page.write_text(profile_page(result, draw(read, before=other)), encoding="utf-8")
     return result
+
+
+def plan_smoke_run(question: Question, options: SmokeOptions, environment: TrainingEnvironment) -> SmokePlan:
+    """What a smoke run of the one configuration would do; an invalid one is refused with its findings."""
+    from ep_overlap_mcp import smoke
+
+    asked = requests(question, environment)
+    if len(asked) != 1:
+        names = ", ".join(request.name or "?" for request in asked)
+        raise UsageError(f"the file holds several configurations ({names}); pick one with select")
+    return smoke.plan(asked[0], environment, options)
 
 
 def effective_settings(question: Question) -> dict[str, object]:

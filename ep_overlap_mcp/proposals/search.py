@@ -2,7 +2,7 @@
 
 A search over the fixes of the violated rules, cheapest first: changes of the layout (parallel sizes, experts,
 precision, batch) after all others, then fewest changes, then those that give least up. Every state is judged by the
-same engine as a check.
+same rules as a check.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import heapq
 import itertools
 import json
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ep_overlap_mcp.rules import all_rules
-from ep_overlap_mcp.rules.checking import outcomes_of
+from ep_overlap_mcp.proposals.judging import Judge
 from ep_overlap_mcp.rules.view import View
 from ep_overlap_mcp.settings.request import BRIDGE_DELAY, BRIDGE_SWITCH, MODEL_DELAY, MODEL_SWITCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ep_overlap_mcp.rules.engine import Fix, Outcome, Rule
+    from ep_overlap_mcp.rules.engine import Fix, Outcome
     from ep_overlap_mcp.settings.request import Request
+
+    Cost = tuple[bool, int, int, int]
 
 LAYOUT_FIELDS = frozenset(
     {
@@ -40,7 +40,9 @@ LAYOUT_FIELDS = frozenset(
         "train.global_batch_size",
     }
 )
-_MOST_STATES = 600
+REQUESTED = "requested"  # stands for a rule's name where the question itself asks for the change
+_MOST_STATES = 300
+_MOST_STATES_FOR_ALTERNATIVES = 25
 _MOST_CHANGES = 10
 
 
@@ -54,59 +56,53 @@ class Proposal:
     unsafe: frozenset[str] = frozenset()
 
     @property
-    def cost(self) -> tuple[bool, int, int, int]:
+    def cost(self) -> Cost:
         """Layout changes last, then fewest changes, then least given up, then safest."""
         return (bool(LAYOUT_FIELDS & self.changes.keys()), len(self.changes), len(self.gives_up), len(self.unsafe))
+
+    def only(self, paths: set[str]) -> Proposal:
+        """The proposal with just these of its changes."""
+        return Proposal(
+            {p: v for p, v in self.changes.items() if p in paths},
+            {p: r for p, r in self.rules.items() if p in paths},
+            {p: g for p, g in self.gives_up.items() if p in paths},
+            self.unsafe & paths,
+        )
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best proposal, others of a different kind, and the rules that no change satisfies."""
+    """The best proposal, others that choose differently, and the rules that no change satisfies."""
 
     best: Proposal | None
     alternatives: tuple[Proposal, ...]
     blocked_by: tuple[str, ...]
 
 
-def search(request: Request, *, alternatives: int = 2) -> Found:
+def search(request: Request, *, alternatives: int = 2, judge: Judge | None = None) -> Found:
     """Proposals for a request as written, with the switch that the question asks for among the changes."""
-    start = _switch(request)
-    queue: list[tuple[tuple[bool, int, int, int], int, Proposal]] = []
-    counter = itertools.count()
-    heapq.heappush(queue, (start.cost, next(counter), start))
-    seen: set[str] = set()
-    found: list[Proposal] = []
-    blocked: list[str] = []
-    states = 0
-    while queue and states < _MOST_STATES and len(found) <= alternatives:
-        _, _, proposal = heapq.heappop(queue)
-        if (key := _key(proposal.changes)) in seen or any(_contains(proposal, done) for done in found):
-            continue
-        seen.add(key)
-        states += 1
-        errors, off = judged(request, proposal.changes)
-        if not errors and not off:
-            found.append(_reduced(request, proposal))
-            continue
-        if not errors:
-            blocked = off
-            continue
-        options = list(_options(request, proposal, errors))
-        if not options and not blocked:
-            blocked = [errors[0].rule.name]
-        for option in options:
-            heapq.heappush(queue, (option.cost, next(counter), option))
-    unique = [p for i, p in enumerate(found) if _key(p.changes) not in {_key(q.changes) for q in found[:i]}]
-    return Found(unique[0] if unique else None, tuple(unique[1:]), () if unique else tuple(blocked))
+    start = switched_on(request)
+    judge = judge or judge_of(request)
+    best, blocked = _cheapest(request, start, judge)
+    if best is None:
+        return Found(None, (), blocked)
+    return Found(best, tuple(_alternatives(request, best, judge)[:alternatives] if alternatives else ()), ())
 
 
-def judged(request: Request, changes: Mapping[str, Any]) -> tuple[list[Outcome], list[str]]:
+def judge_of(request: Request) -> Judge:
+    """A judge for everything that a search over this request comes to."""
+    return Judge(as_changed(request, switched_on(request).changes))
+
+
+def judged(
+    request: Request, changes: Mapping[str, Any], judge: Judge | None = None
+) -> tuple[list[Outcome], list[str]]:
     """The violated error rules after the changes, and why overlap would still be off, if it would."""
     changed = as_changed(request, changes)
-    views = [View(changed, release) for release in changed.releases()]
-    outcomes = [o for o in outcomes_of(views, _error_rules()) if o.state == "violated" and o.severity == "error"]
-    off = [] if all(v.effective[MODEL_SWITCH].value is True for v in views) else ["overlap-stays-off"]
-    return outcomes, off
+    outcomes = (judge or Judge(changed)).outcomes(changed)
+    errors = [o for o in outcomes if o.state == "violated" and o.severity == "error"]
+    on = all(View(changed, r).effective[MODEL_SWITCH].value is True for r in changed.releases())
+    return errors, [] if on else ["overlap-stays-off"]
 
 
 def as_changed(request: Request, changes: Mapping[str, Any]) -> Request:
@@ -115,16 +111,7 @@ def as_changed(request: Request, changes: Mapping[str, Any]) -> Request:
     return plain.with_settings(changes, "proposed")
 
 
-@lru_cache(maxsize=1)
-def _error_rules() -> dict[str, Rule]:
-    return {code: rule for code, rule in all_rules().items() if _may_be_error(rule)}
-
-
-def _may_be_error(rule: Rule) -> bool:
-    return rule.severity == "error" or any(clause.severity == "error" for clause in rule.clauses)
-
-
-def _switch(request: Request) -> Proposal:
+def switched_on(request: Request) -> Proposal:
     """The switches that the question asks for and the text does not effectively turn on."""
     bridge = request.framework == "bridge"
     wanted = [(BRIDGE_SWITCH if bridge else MODEL_SWITCH, MODEL_SWITCH)]
@@ -134,11 +121,73 @@ def _switch(request: Request) -> Proposal:
     views = [View(plain, release) for release in plain.releases()]
     missing = [path for path, effective in wanted if any(v.effective[effective].value is not True for v in views)]
     changes = dict.fromkeys(missing, True)
-    return Proposal(changes, dict.fromkeys(changes, ("requested",)), {})
+    return Proposal(changes, dict.fromkeys(changes, (REQUESTED,)), {})
+
+
+def _cheapest(
+    request: Request,
+    start: Proposal,
+    judge: Judge,
+    without: frozenset[str] = frozenset(),
+    most_states: int = _MOST_STATES,
+) -> tuple[Proposal | None, tuple[str, ...]]:
+    """The cheapest proposal that makes none of the choices in `without`, or the rules that block every way."""
+    counter = itertools.count()
+    queue: list[tuple[Cost, int, Proposal]] = [(start.cost, next(counter), start)]
+    seen: set[str] = set()
+    blocked: list[str] = []
+    while queue and len(seen) < most_states:
+        _, _, proposal = heapq.heappop(queue)
+        if (key := _key(proposal.changes)) in seen:
+            continue
+        seen.add(key)
+        errors, off = judged(request, proposal.changes, judge)
+        if not errors and not off:
+            return _reduced(request, proposal, judge), ()
+        options = [o for o in _options(request, proposal, errors) if not without & _choices(o)]
+        if not options and not blocked:
+            blocked = _obstacles(proposal, errors) or off
+        for option in options:
+            heapq.heappush(queue, (option.cost, next(counter), option))
+    return None, tuple(blocked)
+
+
+def _obstacles(proposal: Proposal, errors: Sequence[Outcome]) -> list[str]:
+    """The rules that led into a dead end, and those that make it one."""
+    tried = [name for names in proposal.rules.values() for name in names if name != REQUESTED]
+    dead = [error.rule.name for error in errors if not error.rule.fixes]
+    return list(dict.fromkeys([*tried, *(dead or [errors[0].rule.name])])) if errors else []
+
+
+def _alternatives(request: Request, best: Proposal, judge: Judge) -> list[Proposal]:
+    """The cheapest proposals that decide one of the best one's choices otherwise, cheapest first.
+
+    A number is no choice of its own: four virtual stages instead of two are not offered. Layout changes are offered
+    only against others.
+    """
+    start = switched_on(request)
+    found: dict[str, Proposal] = {}
+    for choice in sorted(_choices(best) - _choices(start)):
+        other, _ = _cheapest(request, start, judge, frozenset({choice}), _MOST_STATES_FOR_ALTERNATIVES)
+        if other is not None and other.cost[0] <= best.cost[0] and not _contains(other, best):
+            found.setdefault(_key(other.changes), other)
+    ordered = sorted(found.values(), key=lambda proposal: proposal.cost)
+    return [p for i, p in enumerate(ordered) if not any(_contains(p, earlier) for earlier in ordered[:i])]
+
+
+def _choices(proposal: Proposal) -> frozenset[str]:
+    """What a proposal decides: for numbers the setting alone, else the setting and its value."""
+    return frozenset(path if _is_number(v) else f"{path}={json.dumps(v)}" for path, v in proposal.changes.items())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _options(request: Request, proposal: Proposal, errors: Sequence[Outcome]) -> Iterator[Proposal]:
     """Ways on: every fix, of any violated rule, that touches what the first violated rule read or is its own."""
+    if not errors:
+        return
     changed = as_changed(request, proposal.changes)
     view = View(changed, changed.releases()[0])
     first = min(errors, key=lambda outcome: len(outcome.rule.fixes) or 99)
@@ -159,35 +208,25 @@ def _with(proposal: Proposal, values: Mapping[str, Any], fix: Fix, outcome: Outc
     rules = dict(proposal.rules)
     for path in values:
         rules[path] = tuple(dict.fromkeys((*rules.get(path, ()), outcome.rule.name)))
-    lost = {**proposal.gives_up, **(dict.fromkeys(values, fix.gives_up) if fix.gives_up else {})}
+    lost = {**proposal.gives_up, **(dict.fromkeys(list(values)[:1], fix.gives_up) if fix.gives_up else {})}
     unsafe = proposal.unsafe | (frozenset() if fix.safe else frozenset(values))
     yield Proposal(changes, rules, lost, unsafe)
 
 
-def _reduced(request: Request, proposal: Proposal) -> Proposal:
+def _reduced(request: Request, proposal: Proposal, judge: Judge) -> Proposal:
     """The proposal without changes that turn out not to be needed."""
-    changes = dict(proposal.changes)
-    for path in list(changes):
-        rest = {p: v for p, v in changes.items() if p != path}
-        errors, off = judged(request, rest)
-        asked = proposal.rules.get(path) == ("requested",)
-        if not errors and not off and not asked:
-            changes = rest
-    kept = changes.keys()
-    return Proposal(
-        changes,
-        {p: r for p, r in proposal.rules.items() if p in kept},
-        {p: g for p, g in proposal.gives_up.items() if p in kept},
-        proposal.unsafe & kept,
-    )
+    if len(proposal.changes) < 2:
+        return proposal
+    for path in list(proposal.changes):
+        rest = proposal.only(set(proposal.changes) - {path})
+        if proposal.rules.get(path) != (REQUESTED,) and judged(request, rest.changes, judge) == ([], []):
+            proposal = rest
+    return proposal
 
 
-def _contains(proposal: Proposal, done: Proposal) -> bool:
-    return done.changes.items() <= proposal.changes.items() if _hashable(done) else False
-
-
-def _hashable(proposal: Proposal) -> bool:
-    return all(not isinstance(value, (list, dict)) for value in proposal.changes.values())
+def _contains(proposal: Proposal, other: Proposal) -> bool:
+    """Whether a proposal makes every change of another, and so merely adds to it."""
+    return all(path in proposal.changes and proposal.changes[path] == v for path, v in other.changes.items())
 
 
 def _key(changes: Mapping[str, Any]) -> str:

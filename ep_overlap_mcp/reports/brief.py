@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.results.check import CheckResult
+from ep_overlap_mcp.results.propose import ProposeResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 LIMIT = 4000  # bytes of JSON
+_VALUES = frozenset({"to", "before", "after", "value"})  # values of settings: null says unset and stays
+_SETTINGS = frozenset({"set", "settings", "changes"})  # objects of such values
 
 
 def brief(result: Result, limit: int = LIMIT) -> Answer:
@@ -28,6 +31,9 @@ def brief(result: Result, limit: int = LIMIT) -> Answer:
         for shorten in _CHECK_STEPS:
             if _size(answer) > limit or shorten is _CHECK_STEPS[0]:
                 answer = shorten(answer)
+    if isinstance(result, ProposeResult):
+        for shorten in _PROPOSE_STEPS:
+            answer = shorten(answer) if _size(answer) > limit else answer
     while _size(answer) > limit and (field := _longest(answer)) is not None:
         answer[field] = _halved(answer[field])
     omitted = {key: count - len(answer[key]) for key, count in whole.items() if count > len(answer[key])}
@@ -42,9 +48,10 @@ def without_empty(value: Mapping[str, Any]) -> Answer:
     return {key: _pruned(item) for key, item in value.items() if item is not None}
 
 
-def _pruned(value: Any) -> Any:
+def _pruned(value: Any, *, settings: bool = False) -> Any:
     if isinstance(value, dict):
-        return {k: p for k, v in value.items() if (p := _pruned(v)) not in (None, [], {}, "")}
+        shown = {key: _pruned(item, settings=key in _SETTINGS) for key, item in value.items()}
+        return {k: v for k, v in shown.items() if settings or k in _VALUES or v not in (None, [], {}, "")}
     return [_pruned(item) for item in value] if isinstance(value, list) else value
 
 
@@ -86,6 +93,40 @@ _CHECK_STEPS: tuple[Callable[[Answer], Answer], ...] = (
     _warnings_in_a_line,
     _fewer_undecided,
     _errors_in_a_line,
+)
+
+
+def _first_alternative(answer: Answer) -> Answer:
+    return {**answer, "alternatives": answer["alternatives"][:1]}
+
+
+def _short_dispatchers(answer: Answer) -> Answer:
+    """Every dispatcher stays; those that are not supported keep only the reason, the others one measurement each."""
+    return {**answer, "dispatchers": [_candidate(d) for d in answer["dispatchers"]]}
+
+
+def _candidate(dispatcher: Mapping[str, Any]) -> Answer:
+    if dispatcher["supported"] == "no":
+        return {key: dispatcher[key] for key in ("dispatcher", "backend", "supported", "why") if key in dispatcher}
+    return {key: value[:1] if key == "evidence" else value for key, value in dispatcher.items()}
+
+
+def _without_alternatives(answer: Answer) -> Answer:
+    return {**answer, "alternatives": []}
+
+
+def _without_plan(answer: Answer) -> Answer:
+    return {
+        **answer,
+        "plan": [{key: step[key] for key in ("name", "compare_with") if key in step} for step in answer["plan"]],
+    }
+
+
+_PROPOSE_STEPS: tuple[Callable[[Answer], Answer], ...] = (
+    _first_alternative,
+    _short_dispatchers,
+    _without_alternatives,
+    _without_plan,
 )
 
 

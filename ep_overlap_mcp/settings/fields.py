@@ -286,6 +286,8 @@ def _scalar(word: Any) -> Any:
     if not isinstance(word, str):
         return word
     number = _int(word)
+    if number is ABSENT and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", word.strip()):
+        number = _float(word)
     return word if number is ABSENT else number
 
 

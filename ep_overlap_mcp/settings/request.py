@@ -162,11 +162,12 @@ def _hardware(gpu: str | None, nodes: int | None, gpus_per_node: int | None) -> 
 
 
 def _with_runtime(stack: Stack, written: Mapping[str, Setting]) -> Stack:
-    """Versions stated as settings (`--set runtime.torch=2.9.0`) count like those of `--stack`."""
+    """Versions stated as settings (`--set runtime.torch=2.9.0`) count like those of `--stack`; none is absent."""
     stated = {
-        component: Component(None if value in (None, "none") else str(value))
+        component: Component(None if value is None else str(value))
         for component, path in _RUNTIME.items()
-        if path in written and (value := written[path].value) is not None and written[path].known
+        if path in written and written[path].known
+        for value in [written[path].value]
     }
     return replace(stack, components={**stated, **stack.components}) if stated else stack
 

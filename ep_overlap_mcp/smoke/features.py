@@ -20,7 +20,7 @@ SETTLED = frozenset(  # set by shapes.py and below
         "moe_shared_expert_intermediate_size", "moe_latent_size", "moe_router_load_balancing_type",
         "moe_aux_loss_coeff", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups",
         "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "kv_channels",
-        "seq_length", "position_embedding_type", "activation_func", "gated_linear_unit",
+        "seq_length", "position_embedding_type", "activation_func", "gated_linear_unit", "multi_latent_attention",
         "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep",
     )
 )  # fmt: skip
@@ -37,6 +37,13 @@ MLA_ONLY = frozenset(
     )
 )  # fmt: skip
 
+RANDOM = {  # drawn anew by every schedule, so that equal work would give other numbers; zero and false are kept
+    "hidden_dropout": "each schedule would draw other masks",
+    "attention_dropout": "each schedule would draw other masks",
+    "moe_input_jitter_eps": "each schedule would draw other noise",
+    "moe_router_force_load_balancing": "each schedule would draw other routes",
+    "moe_router_force_biased": "each schedule would draw other routes",
+}
 # Names or beginnings of names (with a `*`), and why a run does without
 NOWHERE = {
     "pipeline_model_parallel_layout": "stages are even; PP x VPP is kept",
@@ -146,10 +153,10 @@ def _pass_on_one(draft: Draft, name: str, value: Any) -> None:
     path = f"model.{name}"
     if draft.is_default(path, value) or value is None:
         return
-    why = _why_without(draft, name)
+    why = (RANDOM.get(name) if value else None) or _why_without(draft, name)
     if why is None and not draft.sends(name):
         why = f"megatron-core {draft.machine.core.label} has no such field"
-    if why is None and name in MLA_ONLY and draft.value("model.multi_latent_attention") is not True:
+    if why is None and name in MLA_ONLY and not draft.model.get("multi_latent_attention"):
         why = "position embeddings have Megatron's defaults"
     if why is None and name in NO_CONFIG_FIELD:
         return  # it acts through another setting, which is there
@@ -221,12 +228,14 @@ def _precision(draft: Draft) -> None:
 
 
 def _recompute(draft: Draft) -> None:
-    """moe_act is recomputed in grouped GEMM only."""
-    modules = draft.model.get("recompute_modules")
-    if isinstance(modules, list) and "moe_act" in modules and not draft.model.get("moe_grouped_gemm"):
-        draft.model["recompute_modules"] = [module for module in modules if module != "moe_act"]
+    """Two modules are recomputed only where there is what they are named after."""
+    needs = {"moe_act": "moe_grouped_gemm", "mla_up_proj": "multi_latent_attention"}
+    modules = draft.model.get("recompute_modules") or []
+    absent = [module for module in modules if module in needs and not draft.model.get(needs[module])]
+    if absent:
+        draft.model["recompute_modules"] = [module for module in modules if module not in absent]
         draft.kept.pop("model.recompute_modules", None)
-        draft.leave_out("model.recompute_modules", modules, "moe_act is recomputed in grouped GEMM only")
+        draft.leave_out("model.recompute_modules", absent, "the run has nothing there to recompute")
 
 
 def _gradients(draft: Draft) -> None:

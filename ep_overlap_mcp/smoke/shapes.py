@@ -194,16 +194,27 @@ def _attention(draft: Draft, sizes: Sizes) -> None:
     draft.set("hidden_size", hidden)
     draft.set("num_attention_heads", heads)
     draft.set("ffn_hidden_size", _size(draft, "ffn_hidden_size", sizes.ffn))
+    if draft.value("model.multi_latent_attention") is True:
+        _latent_attention(draft)
+        return
     groups = draft.value("model.num_query_groups")
     if groups is not None:
         grouped = groups < _whole(draft, "model.num_attention_heads", groups)
         draft.set("num_query_groups", max(1, heads // 2) if grouped else heads)
-    if draft.value("model.multi_latent_attention") is True:
-        for name, size in MLA_SIZES.items():
-            if draft.value(f"model.{name}") is not None:
-                draft.set(name, min(_whole(draft, f"model.{name}", size), size))
-    elif draft.value("model.kv_channels") is not None:
+    if draft.value("model.kv_channels") is not None:
         draft.set("kv_channels", hidden // heads)
+
+
+def _latent_attention(draft: Draft) -> None:
+    """MLA with small ranks; Megatron's local layers have none (0.16.1 to 0.19.0), so there attention is standard."""
+    if draft.machine.transformer_engine is None:
+        why = "needs Transformer Engine; standard attention stands in"
+        draft.leave_out("model.multi_latent_attention", value=True, why=why)
+        return
+    draft.set("multi_latent_attention", to=True)
+    for name, size in MLA_SIZES.items():
+        if draft.value(f"model.{name}") is not None:
+            draft.set(name, min(_whole(draft, f"model.{name}", size), size))
 
 
 def _batch(draft: Draft, sizes: Sizes) -> None:

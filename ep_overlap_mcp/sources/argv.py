@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAX_WORDS: Final = 20_000
+_SCRIPTED: Final = re.compile(r"\)$|(?:export|set|source|if|for) |[A-Za-z_]\w*\+?=")
 _PART: Final = re.compile(
     r"""(?P<blank>\s+)|(?P<plain>[^\s"']+)|"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<open>["'])"""
 )
@@ -40,10 +41,11 @@ def read_argv(text: str, file: str) -> Reading:
 
 
 def is_argv(text: str) -> bool:
-    """Whether most lines of a text begin with a flag, and none ends in a backslash as a script's do."""
+    """Whether most lines of a text begin with a flag, and none is a script's: an assignment, an array, a last `\\`."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     flags = sum(line.startswith("--") for line in lines)
-    return bool(flags) and flags * 2 >= len(lines) - 1 and not any(line.endswith("\\") for line in lines)
+    scripted = text.startswith("#!") or any(line.endswith("\\") or _SCRIPTED.match(line) for line in lines)
+    return bool(flags) and flags * 2 >= len(lines) - 1 and not scripted
 
 
 def argv_words(text: str, file: str) -> Iterator[Word]:

@@ -135,7 +135,7 @@ def test_first_and_last_dense_layers_are_kept(freq, layers, expected):
 
 
 def test_the_combination_is_kept():
-    """Shared experts, MTP, selective recompute, MLA, routing, precision and the distributed optimizer stay."""
+    """Shared experts, MTP, selective recompute, routing, precision and the distributed optimizer stay."""
     asked = {
         "moe_shared_expert_intermediate_size": 2048, "mtp_num_layers": 1, "recompute_granularity": "selective",
         "recompute_modules": ["moe_act", "layernorm"], "multi_latent_attention": True, "moe_router_dtype": "fp32",
@@ -150,12 +150,18 @@ def test_the_combination_is_kept():
     sent = {name: model[name] for name in asked if name in model}
     assert sent == {
         "moe_shared_expert_intermediate_size": 64, "mtp_num_layers": 1, "recompute_granularity": "selective",
-        "recompute_modules": ["layernorm"], "multi_latent_attention": True, "moe_router_dtype": "fp32",
+        "recompute_modules": ["layernorm"], "moe_router_dtype": "fp32",
         "moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True, "gated_linear_unit": True,
         "activation_func": "silu", "moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 1e-4,
         "ep_overlap_early_attn_memory_release": True,
     }  # fmt: skip
     assert plan.request["ddp"] == {"use_distributed_optimizer": True, "overlap_grad_reduce": True}
+    assert plan.shown.plan.not_tested[0].startswith("speed of ranks with a device each")
+    assert plan.shown.plan.not_tested[1:] == [
+        "model.multi_latent_attention=true: needs Transformer Engine; standard attention stands in",
+        "model.moe_grouped_gemm=true: needs Transformer Engine's grouped GEMM; experts run one after another",
+        "model.recompute_modules=[moe_act]: the run has nothing there to recompute",
+    ]
 
 
 def test_what_a_cpu_cannot_do_is_listed_and_not_sent():
@@ -178,10 +184,22 @@ def test_what_a_cpu_cannot_do_is_listed_and_not_sent():
     }
 
 
+def test_what_draws_random_numbers_is_left_out():
+    """Dropout and forced random routing would differ between two schedules without any defect; zero is kept."""
+    plan = planned({"hidden_dropout": 0.0, "attention_dropout": 0.2, "moe_router_force_load_balancing": True})
+    drawn = {"hidden_dropout", "attention_dropout", "moe_router_force_load_balancing"}
+    assert drawn & set(plan.request["model"]) == {"hidden_dropout"}
+    assert plan.shown.plan.not_tested == [
+        "model.attention_dropout=0.2: each schedule would draw other masks",
+        "model.moe_router_force_load_balancing=true: each schedule would draw other routes",
+    ]
+
+
 def test_gpus_with_transformer_engine_and_deepep_keep_them():
-    """Eight GPUs run EP 8 with the flex dispatcher, FP8 and grouped GEMM."""
+    """Eight GPUs run EP 8 with the flex dispatcher, FP8, grouped GEMM and latent attention."""
     asked = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep", "fp8": "hybrid",
-             "moe_grouped_gemm": True, "moe_router_dtype": "fp32"}  # fmt: skip
+             "moe_grouped_gemm": True, "moe_router_dtype": "fp32", "multi_latent_attention": True,
+             "kv_lora_rank": 32}  # fmt: skip
     plan = planned(asked, environment=machine(gpus=8, te="2.9.0", deep_ep="1.2.1"), force=True)
     assert (plan.shown.engine, plan.shown.world_size, plan.device_set) == ("nccl-gpu", 8, "gpu")
     assert {name: plan.request["model"].get(name) for name in asked} == asked

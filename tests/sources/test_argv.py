@@ -53,6 +53,8 @@ def test_one_line_of_all(program: str) -> None:
         ("--bf16\n--num-layers 8\n", True),
         ("torchrun pretrain_gpt.py \\\n  --bf16 \\\n  --fp8\n", False),
         ("export A=1\npython x.py\n", False),
+        ("#!/bin/bash\n--bf16\n--fp8\n", False),
+        ("ARGS=(\n  --bf16\n  --num-layers 8\n  --fp8\n)\npython x.py ${ARGS[@]}\n", False),
         ("", False),
     ],
 )

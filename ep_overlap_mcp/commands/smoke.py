@@ -1,0 +1,141 @@
+"""`smoke run|status|cancel|list|report`: short real runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.commands.common import add_question, print_results, question_of, training_environment
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ep_overlap_mcp.commands.common import Verbs
+    from ep_overlap_mcp.results.smoke import SmokeResult
+
+_POLL_S = 1.0
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb and its five actions."""
+    smoke = verbs.add_parser("smoke", help="short real runs: did overlap run, are the numerics unchanged, did it pay")
+    actions = smoke.add_subparsers(title="actions", metavar="ACTION", required=True)
+    run = actions.add_parser("run", help="plan and run; --dry-run shows the plan alone")
+    add_question(run)
+    run.add_argument("--python", metavar="PATH", help="Python of the training environment (default: this one)")
+    run.add_argument("--engine", choices=("gloo-cpu", "gloo-gpu", "nccl-gpu"), help="default: the best one here")
+    run.add_argument("--variant", action="append", dest="variants", choices=("overlap", "overlap_delay_wgrad"))
+    run.add_argument("--ranks", type=int, metavar="N")
+    run.add_argument("--pairs", type=int, default=8, metavar="N", help="timed pairs, at least 8; 0: no timing")
+    run.add_argument("--steps", type=int, default=3, metavar="N", help="steps whose numbers are compared")
+    run.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="wall clock (default: %(default)g)")
+    run.add_argument("--profile", action="store_true", help="keep a trace of each variant")
+    run.add_argument("--dry-run", action="store_true", help="show the plan, start nothing")
+    run.add_argument("--force", action="store_true", help="run what the rules reject, to see Megatron fail")
+    run.add_argument("--detach", action="store_true", help="return at once; follow with `smoke status ID`")
+    _end(run, _run)
+    for name, function, text in (
+        ("status", _status, "where a run stands"),
+        ("cancel", _cancel, "stop a run and every process of it"),
+        ("report", _report, "everything that a run left"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("id", metavar="ID")
+        _end(action, function)
+    _end(actions.add_parser("list", help="the runs of this host, the newest first"), _list)
+
+
+def _end(parser: argparse.ArgumentParser, function: object) -> None:
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.set_defaults(run=function)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp import smoke
+    from ep_overlap_mcp.smoke.options import SmokeOptions
+    from ep_overlap_mcp.verbs import plan_smoke_run
+
+    chosen = SmokeOptions(
+        variants=tuple(options.variants) if options.variants else None,
+        ranks=options.ranks,
+        engine=options.engine,
+        steps=options.steps,
+        pairs=options.pairs,
+        limit_s=options.limit,
+        profile=options.profile,
+        force=options.force,
+    )
+    with training_environment(options.python or sys.executable) as environment:
+        assert environment is not None  # noqa: S101 - a Python was named
+        plan = plan_smoke_run(question_of(options), chosen, environment)
+    if options.dry_run:
+        print_results([plan.shown], options.format)
+        return 0
+    if options.format == "text":
+        print_results([plan.shown], "text")
+    result = smoke.start(plan)
+    if not options.detach:
+        result = _followed(result)
+    print_results([result], options.format)
+    return _exit_code(result)
+
+
+def _followed(result: SmokeResult) -> SmokeResult:
+    """Wait for the end with a bar; an interrupt cancels the run."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from ep_overlap_mcp import smoke
+
+    begun = time.monotonic()
+    try:
+        with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+            task = bar.add_task("starting", total=None)
+            while result.status in ("queued", "running"):
+                result = smoke.get(result.id, _POLL_S)
+                done = time.monotonic() - begun
+                total = done + result.eta_s if result.eta_s is not None else None
+                bar.update(task, description=result.progress, completed=done, total=total)
+    except KeyboardInterrupt:
+        return smoke.cancel(result.id)
+    return result
+
+
+def _exit_code(result: SmokeResult) -> int:
+    """0 where overlap ran and the numerics are unchanged, 1 where not, 3 where that could not be shown."""
+    if result.status in ("queued", "running"):
+        return 0
+    if result.status != "done":
+        return 1
+    answers = (result.overlap_ran.verdict, result.numerics.verdict)
+    return 1 if "no" in answers or "changed" in answers else 3 if "unknown" in answers else 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp import smoke
+
+    result = smoke.get(options.id)
+    print_results([result], options.format)
+    return _exit_code(result)
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp import smoke
+
+    print_results([smoke.cancel(options.id)], options.format)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp import smoke
+
+    print_results([smoke.report(options.id)], options.format)
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from ep_overlap_mcp import smoke
+
+    print_results([smoke.list_runs()], options.format)
+    return 0
