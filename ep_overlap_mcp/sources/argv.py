@@ -41,7 +41,7 @@ def read_argv(text: str, file: str) -> Reading:
 
 
 def is_argv(text: str) -> bool:
-    """Whether most lines of a text begin with a flag, and none is a script's: an assignment, an array, a last `\\`."""
+    r"""Whether most lines of a text begin with a flag, and none is a script's: an assignment, an array, a last `\`."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     flags = sum(line.startswith("--") for line in lines)
     scripted = text.startswith("#!") or any(line.endswith("\\") or _SCRIPTED.match(line) for line in lines)
