@@ -17,7 +17,7 @@ _FILES = ("configuration", "before", "after", "log", "profile")
 
 
 def add_completion(server: MCPServer[Any], roots: Callable[[], Sequence[Path]]) -> None:
-    """Complete rule names, setting paths, GPUs, versions, and files under the allowed roots."""
+    """Complete rules, setting paths, smoke runs, GPUs, versions, and files under the allowed roots."""
 
     @server.completion()  # type: ignore[no-untyped-call, untyped-decorator]
     async def complete(_reference: object, argument: Any, _context: object) -> Completion:
@@ -35,6 +35,7 @@ def completions(name: str, typed: str, roots: Sequence[Path]) -> Iterable[str]:
     values: dict[str, Callable[[], Iterable[str]]] = {
         "code": _rules,
         "path": _fields,
+        "id": _runs,
         "gpu": _gpus,
         "gpus_per_node": lambda: ("8", "4", "72"),
         "change": lambda: ("delay_wgrad_compute", "overlap_moe_expert_parallel_comm", "dispatcher", "CUDA graphs"),
@@ -57,6 +58,12 @@ def _fields() -> Iterable[str]:
     from ep_overlap_mcp.settings.fields import field_table
 
     return field_table().by_path
+
+
+def _runs() -> Iterable[str]:
+    from ep_overlap_mcp import smoke
+
+    return [run.id for run in smoke.list_runs().runs]
 
 
 def _gpus() -> Iterable[str]:

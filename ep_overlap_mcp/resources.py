@@ -1,4 +1,4 @@
-"""Resources: rules, fields and published measurements, each a short page."""
+"""Resources: rules, fields, published measurements and smoke runs, each short."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def add_resources(server: MCPServer[Any]) -> None:
-    """Offer `epo://rules`, `epo://rules/{code}`, `epo://fields/{path}` and `epo://evidence`."""
+    """Offer `epo://rules`, `epo://rules/{code}`, `epo://fields/{path}`, `epo://evidence` and `epo://runs/{id}`."""
 
     @server.resource("epo://rules", mime_type="text/markdown", title="All rules")
     def rules() -> str:
@@ -48,3 +48,13 @@ def add_resources(server: MCPServer[Any]) -> None:
             near = ", ".join(field_table().near(path)) or "none is close"
             raise ResourceNotFoundError(f"no setting `{path}`; near ones: {near}")
         return field_markdown(field)
+
+    @server.resource("epo://runs/{id}", mime_type="application/json", title="A smoke run")
+    def run(id: str) -> str:  # noqa: A002 - the word of the address
+        """Where a smoke run stands and what it showed: the object that get_smoke_run gives."""
+        from ep_overlap_mcp import smoke
+
+        try:
+            return smoke.get(id).model_dump_json(indent=1)
+        except smoke.SmokeError as problem:
+            raise ResourceNotFoundError(str(problem)) from problem

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.sources.reading import Assignment, Reading
     from ep_overlap_mcp.training_env import TrainingEnvironment
 
+INLINE = "configuration"  # the name of a configuration that is given inline
+
 
 class UsageError(Refusal):
     """An argument that makes no sense; the text names it and says what is allowed. Exit code 2."""
@@ -70,19 +72,15 @@ def check_configuration(
 
 def propose_configuration(question: Question, *, environment: TrainingEnvironment | None = None) -> list[ProposeResult]:
     """The smallest change that makes each configuration legal, as a patch of its file, with dispatcher candidates."""
-    from ep_overlap_mcp.proposals import propose
+    from ep_overlap_mcp.proposals import proposals
     from ep_overlap_mcp.sources import read_text
 
     texts = _texts(question)
 
-    def reread(edited: Mapping[str, str]) -> list[Reading]:
-        return [r for name, text in edited.items() for r in read_text(text, name, select=question.select)]
+    def reread(edited: Mapping[str, str]) -> list[list[Reading]]:
+        return _by_configuration([read_text(text, name, select=question.select) for name, text in edited.items()])
 
-    return [
-        propose(request, texts=texts, reread=reread if len(asked) == 1 else None)
-        for asked in [requests(question, environment)]
-        for request in asked
-    ]
+    return proposals(requests(question, environment), texts=texts, reread=reread)
 
 
 def wgrad_conflicts(question: Question, *, environment: TrainingEnvironment | None = None) -> list[ConflictsResult]:
@@ -214,9 +212,14 @@ def _readings(question: Question) -> list[list[Reading]]:
 
     parts = [read(path, roots=question.roots, select=question.select) for path in question.files]
     if question.text is not None:
-        parts.append(read_text(question.text, "configuration", select=question.select))
+        parts.append(read_text(question.text, INLINE, select=question.select))
     if not parts:
         raise UsageError("no configuration given; name a file, or give the configuration itself")
+    return _by_configuration(parts)
+
+
+def _by_configuration(parts: list[list[Reading]]) -> list[list[Reading]]:
+    """The readings of each file, as the readings of each configuration."""
     several = [part for part in parts if len(part) > 1]
     if len(several) > 1:
         raise UsageError("more than one file holds several configurations; pick one of each with --select NAME")
@@ -225,10 +228,11 @@ def _readings(question: Question) -> list[list[Reading]]:
 
 
 def _texts(question: Question) -> dict[str, str]:
-    """The files of a question by the name that origins use."""
+    """The files and the inline text of a question by the name that origins use, in the order of reading."""
     from ep_overlap_mcp.sources.files import open_text
 
-    return {str(path): open_text(path, question.roots) for path in question.files}
+    texts = {str(path): open_text(path, question.roots) for path in question.files}
+    return texts if question.text is None else {**texts, INLINE: question.text}
 
 
 def _overrides(statements: Sequence[str]) -> list[Assignment]:

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "verbs": JUDGEMENT | WORK | {"reports"},
     "resources": JUDGEMENT | WORK,
     "prompt_files": BASIS,
-    "completion": JUDGEMENT,
+    "completion": JUDGEMENT | WORK,
     "cli": JUDGEMENT | WORK | {"verbs", "reports", "clients", "server"},
     "server": JUDGEMENT | WORK | {"verbs", "reports", "resources", "prompt_files", "completion"},
     "__main__": {"cli"},

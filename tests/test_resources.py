@@ -28,13 +28,13 @@ async def page(client: Client, address: str) -> str:
 
 
 async def test_what_is_offered(client: Client) -> None:
-    """Two pages and two templates, each with a title and a description."""
+    """Two pages and three templates, each with a title and a description."""
     async with client:
         pages = (await client.list_resources()).resources
         templates = (await client.list_resource_templates()).resource_templates
-    assert {str(p.uri) for p in pages} >= {"epo://rules", "epo://evidence"}
-    assert {t.uri_template for t in templates} >= {"epo://rules/{code}", "epo://fields/{path}"}
-    assert all(r.title and r.description and r.mime_type == "text/markdown" for r in [*pages, *templates])
+    assert {str(p.uri) for p in pages} == {"epo://rules", "epo://evidence"}
+    assert {t.uri_template for t in templates} == {"epo://rules/{code}", "epo://fields/{path}", "epo://runs/{id}"}
+    assert all(r.title and r.description and r.mime_type for r in [*pages, *templates])
 
 
 async def test_every_rule_has_a_page_under_code_and_name(client: Client) -> None:
@@ -76,6 +76,7 @@ async def test_the_evidence_names_hardware_and_source_of_each_number(client: Cli
     [
         ("epo://rules/needs-expert-paralelism", "needs-expert-parallelism"),
         ("epo://fields/model.moe_token_dispatcher", "moe_token_dispatcher_type"),
+        ("epo://runs/absent", "no smoke run `absent`"),
     ],
 )
 async def test_an_unknown_page_names_what_is_near(client: Client, address: str, told: str) -> None:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,6 @@ SKILL = TOP / "skills" / "ep-overlap" / "SKILL.md"
 TEXT = SKILL.read_text(encoding="utf-8")
 _, FRONT, BODY = TEXT.split("---\n", 2)
 META = yaml.safe_load(FRONT)
-# tools and verbs of smoke runs come with the engine that runs them
-LATER = {"start_smoke_run", "get_smoke_run"}
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ async def test_the_tools_and_rules_it_names_exist() -> None:
         re.findall(r"`((?:check|propose|detect|start|get|cancel|analyze|estimate|diagnose|explain)_\w+)`", BODY)
     )
     rules = {rule.name for rule in list_rules().rules}
-    assert tools - {"cancel_smoke_run"} <= named <= tools | LATER
+    assert named == tools
     mentioned = {"no-full-recompute", "no-recompute-method", "no-recompute-num-layers", "more-than-one-cuda-connection"}
     assert all(f"`{name}`" in BODY for name in mentioned)
     assert mentioned <= rules
@@ -92,6 +91,8 @@ COMMANDS = [(page.name, *command) for page in PAGES for command in _commands(pag
 @pytest.mark.parametrize(("page", "command", "status"), COMMANDS)
 def test_the_commands_it_shows_end_as_it_says(page: str, command: str, status: int, tmp_path: Path) -> None:
     """Every example is run, with the exit status written beside it; set-ups go to an empty home and project."""
+    if " smoke " in command and find_spec("megatron") is None:
+        pytest.skip("megatron-core is not installed")
     program, *arguments = shlex.split(command)
     assert program == "ep-overlap-mcp"
     place = tmp_path if arguments[0] == "setup" else TOP

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ep_overlap_mcp.evidence import measurements
 from ep_overlap_mcp.results.propose import DispatcherCandidate
-from ep_overlap_mcp.rules.checking import outcomes_of
-from ep_overlap_mcp.rules.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ep_overlap_mcp.proposals.judging import Judge
     from ep_overlap_mcp.rules.engine import Outcome
     from ep_overlap_mcp.settings.request import Request
 
@@ -30,21 +29,21 @@ _NEEDS = {
 _RANK = {"yes": 0, "unknown": 1, "no": 2}
 
 
-def candidates(request: Request) -> list[DispatcherCandidate]:
+def candidates(request: Request, judge: Judge) -> list[DispatcherCandidate]:
     """All dispatchers, supported ones first, each with the matched A/B that would decide.
 
     `request` is the configuration with overlap legally on; only the dispatcher differs between candidates.
     """
-    baseline = {o.rule.code for o in _outcomes(request, {}) if o.state == "violated"}
-    found = [_candidate(request, dispatcher, backend, baseline) for dispatcher, backend in _CANDIDATES]
+    baseline = {o.rule.code for o in _outcomes(request, {}, judge) if o.state == "violated"}
+    found = [_candidate(request, dispatcher, backend, baseline, judge) for dispatcher, backend in _CANDIDATES]
     return sorted(found, key=lambda c: (_RANK[c.supported], -len(c.evidence)))
 
 
-def _candidate(request: Request, dispatcher: str, backend: str | None, baseline: set[str]) -> DispatcherCandidate:
+def _candidate(request: Request, dispatcher: str, backend: str | None, baseline: set[str], judge: Judge) -> DispatcherCandidate:
     changes: dict[str, Any] = {_DISPATCHER: dispatcher, _BACKEND: backend}
     if backend is None:
         changes = {_DISPATCHER: dispatcher}
-    outcomes = _outcomes(request, changes)
+    outcomes = _outcomes(request, changes, judge)
     against = [o for o in outcomes if o.state == "violated" and o.severity == "error" and o.rule.code not in baseline]
     open_rules = [o for o in outcomes if o.state == "undecided" and _about_dispatcher(o)]
     supported: Literal["yes", "no", "unknown"] = "no" if against else "unknown" if open_rules else "yes"
@@ -62,9 +61,8 @@ def _candidate(request: Request, dispatcher: str, backend: str | None, baseline:
     )
 
 
-def _outcomes(request: Request, changes: Mapping[str, Any]) -> list[Outcome]:
-    changed = request.with_settings(changes, "candidate") if changes else request
-    return outcomes_of([View(changed, release) for release in changed.releases()])
+def _outcomes(request: Request, changes: Mapping[str, Any], judge: Judge) -> list[Outcome]:
+    return judge.outcomes(request.with_settings(changes, "candidate") if changes else request)
 
 
 def _about_dispatcher(outcome: Outcome) -> bool:

@@ -1,29 +1,28 @@
-"""Changes in the user's own dialect: edits of the file where its places are known, else what to add.
+"""Changes as edits of the user's own files, comments, order and formatting untouched, or else as what to add.
 
-Edits leave comments, order and formatting alone. A value with a known span is replaced there; a setting that must go
-is taken out; a new one is written beside a setting of the same object, in the same style.
+A value is replaced where its literal stands; a setting that must go is taken out with its line; a new one is written
+beside a setting of the same object, in the same style.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ep_overlap_mcp.settings.fields import Field, field_table
+from ep_overlap_mcp.proposals.rendering import STAGES, VPP, new_statement, rendered
+from ep_overlap_mcp.proposals.statements import NoPlaceError, Statement, statement_of
+from ep_overlap_mcp.settings.fields import field_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ep_overlap_mcp.settings.request import Request
     from ep_overlap_mcp.settings.setting import Setting
 
-Syntax = Literal["flags", "flag keys", "overrides", "yaml", "json", "python"]
-Format = Literal["diff", "overrides", "flags", "python", "yaml"]
-
-VPP = "model.virtual_pipeline_model_parallel_size"
+_MOST_ATTEMPTS = 4
+_FLAG_OBJECTS = ("model", "train", "ddp", "optimizer", "dist", "args", "rng")
 
 
 @dataclass(frozen=True)
@@ -35,260 +34,197 @@ class Edit:
     text: str
 
 
-class NoPlaceError(ValueError):
-    """A change has no place in the file that an edit could reach."""
+def attempts(request: Request, changes: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The files with the changes made, for one place of new statements after another, likeliest first.
 
-
-def edited(request: Request, changes: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, str]:
-    """The files with the changes made; raises NoPlaceError where one has no place in them."""
+    Nothing comes where a change has no place that an edit could reach.
+    """
     edits: dict[str, list[Edit]] = {}
-    for path, value in changes.items():
-        file, made = _edits(request, path, value, texts)
-        edits.setdefault(file, []).extend(made)
-    return {file: _applied(texts[file], made) for file, made in edits.items()}
+    new: dict[str, Any] = {}
+    try:
+        for path, value in changes.items():
+            written = _written(request, path)
+            if written is None or written.origin.file not in texts:
+                new[path] = value
+                continue
+            text = texts[str(written.origin.file)]
+            edits.setdefault(str(written.origin.file), []).extend(_change(text, written, path, value))
+    except NoPlaceError:
+        return
+    if not new:
+        yield _applied(texts, edits)
+        return
+    for anchor in _anchors(request, changes, new, texts)[:_MOST_ATTEMPTS]:
+        added = _insertions(anchor, new)
+        if added:
+            file = str(anchor.setting.origin.file)
+            yield _applied(texts, {**edits, file: [*edits.get(file, []), *added]})
 
 
 def unified_diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """A diff of all files that differ, as `patch -p1` takes it."""
     parts = []
     for file, text in after.items():
-        old = before[file].splitlines(keepends=True)
-        new = text.splitlines(keepends=True)
-        diff = difflib.unified_diff(old, new, f"a/{file}", f"b/{file}")
-        parts.append(
-            "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in diff)
-        )
+        old, new = _lines(before[file]), _lines(text)
+        name = file.lstrip("/")
+        diff = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+        parts += [line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in diff]
     return "".join(parts)
 
 
-def to_add(request: Request, changes: Mapping[str, Any]) -> tuple[Format, str]:
-    """What to add where no file can be edited: overrides for Bridge, flags for Megatron-LM, fields otherwise."""
-    if request.framework == "bridge":
-        return "overrides", "\n".join(f"{path}={_override(value)}" for path, value in changes.items())
-    if request.framework == "megatron-lm":
-        return "flags", "\n".join(filter(None, (_flag_to_add(path, value) for path, value in changes.items())))
-    return "yaml", "\n".join(f"{field_table()[path].name}: {_yaml(value)}" for path, value in changes.items())
+def _lines(text: str) -> list[str]:
+    """Lines as `patch` counts them: a form feed or a line separator of Unicode ends none."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
-def _edits(request: Request, path: str, value: Any, texts: Mapping[str, str]) -> tuple[str, list[Edit]]:
-    written = request.as_written.get(path) or _written_otherwise(request, path)
-    if written is not None and written.origin.file is not None and written.origin.file in texts:
-        if written.origin.span is None or written.origin.note:
-            raise NoPlaceError(f"{path} is computed at {written.origin}")
-        return written.origin.file, _change(texts[written.origin.file], written, path, value)
-    anchor = _anchor(request, path, texts)
-    assert anchor.origin.file is not None  # noqa: S101 - anchors are chosen among places in files
-    return anchor.origin.file, [_insertion(texts[anchor.origin.file], anchor, path, value)]
-
-
-def _written_otherwise(request: Request, path: str) -> Setting | None:
-    """Virtual stages may be written through one of the flags that imply them."""
-    if path != VPP:
-        return None
-    names = ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage")
-    return next((s for name in names if (s := request.as_written.get(f"model.{name}"))), None)
+def _written(request: Request, path: str) -> Setting | None:
+    """The setting as the text states it; virtual stages may stand there through one of the flags that imply them."""
+    if path == VPP:
+        implying = (STAGES, "model.num_layers_per_virtual_pipeline_stage")
+        found = next((s for name in implying if (s := request.as_written.get(name))), None)
+        return found or request.as_written.get(path)
+    return request.as_written.get(path)
 
 
 def _change(text: str, written: Setting, path: str, value: Any) -> list[Edit]:
-    """Replace the value in place, or take the statement out."""
-    syntax = syntax_of(text, written)
-    span = written.origin.span
-    assert span is not None  # noqa: S101 - the caller has seen to it
-    field = field_table()[path]
-    if syntax in ("flags", "flag keys"):
-        return _change_flag(text, written, field, value, syntax)
-    return [Edit(*span, _rendered(syntax, value, text[slice(*span)]))]
+    """Replace the value where its literal stands, or take the statement out."""
+    place = statement_of(text, written)
+    if place.syntax in ("flags", "flag keys"):
+        if written.path != path:  # virtual stages, written through another flag
+            return _change_stages(place, value)
+        if _goes(place, path, value):
+            return [_removal(place)]
+    if place.bare:
+        raise NoPlaceError(f"{path} is a bare switch; it takes no value")
+    return [_replacement(place, value)]
 
 
-def _change_flag(text: str, written: Setting, field: Field, value: Any, syntax: Syntax) -> list[Edit]:
-    span = written.origin.span
-    assert span is not None  # noqa: S101 - the caller has seen to it
-    head = _flag_start(text, written, span)
-    name = _name_at(text, head)
-    if written.path != field.path:  # virtual stages, written through another flag
-        new = f"{field_table()['model.num_virtual_stages_per_pipeline_rank'].flags[0]}"
-        return (
-            [Edit(head, head + len(name), new), Edit(*span, str(value))] if value else [_removed(text, head, span[1])]
-        )
-    if field.type == "bool" or value is None or value == []:
-        return [_removed(text, head, max(span[1], head + len(name)))]
-    return [Edit(*span, _rendered(syntax, value, text[slice(*span)]))]
+def _goes(place: Statement, path: str, value: Any) -> bool:
+    """Whether a flag is taken out rather than given a value."""
+    if value is None:
+        return not ("_" in place.key and path == "model.recompute_granularity")  # ms-swift's own default is selective
+    return value == [] or place.bare or (place.syntax == "flag keys" and value is False)
 
 
-def _flag_start(text: str, written: Setting, span: tuple[int, int]) -> int:
-    """Where the flag itself stands: at the span for a bare flag, else shortly before its value."""
-    name = (written.origin.text or "").split()[0].split("=")[0].rstrip(":")
-    if text.startswith(name, span[0]):
-        return span[0]
-    start = text.rfind(name, max(0, span[0] - 300), span[0])
-    if start < 0 or not name.startswith("-"):
-        raise NoPlaceError(f"the flag of {written.path} is not beside its value")
-    return start
+def _change_stages(place: Statement, value: Any) -> list[Edit]:
+    if not value:
+        return [_removal(place)]
+    key = place.text.index(place.key, place.start)
+    if place.setting.path == STAGES:
+        return [_replacement(place, value)]
+    flag = field_table()[STAGES].flags[0]
+    return [Edit(key, key + len(place.key), flag), _replacement(place, value)]
 
 
-def _name_at(text: str, start: int) -> str:
-    found = re.match(r"--?[A-Za-z][\w-]*", text[start : start + 120])
-    if found is None:
-        raise NoPlaceError("no flag stands there")
-    return found[0]
+def _replacement(place: Statement, value: Any) -> Edit:
+    """The new value at the literal: the variable's, where it serves this statement alone, else the statement's own."""
+    if place.far is not None and _used_once(place):
+        old = place.text[slice(*place.far)]
+        return Edit(*place.far, rendered(place.syntax, value, old))
+    old = place.text[slice(*place.value)]
+    return Edit(*place.value, rendered(place.syntax, value, old))
 
 
-def _removed(text: str, start: int, stop: int) -> Edit:
-    """Without a statement, and without its line where nothing else stands on it."""
-    while stop < len(text) and text[stop] in "\"'":
-        stop += 1
-    line_start = text.rfind("\n", 0, start) + 1
-    line_stop = text.find("\n", stop)
-    line_stop = len(text) if line_stop < 0 else line_stop
-    if not text[line_start:start].strip() and text[stop:line_stop].strip() in ("", "\\"):
-        return Edit(line_start, min(line_stop + 1, len(text)), "")
-    while start > line_start and text[start - 1] == " " and text[stop : stop + 1] in (" ", "\n", ""):
+def _used_once(place: Statement) -> bool:
+    use = place.text[slice(*place.value)]
+    names = set(re.findall(r"\$\{?(\w+)", use))
+    return len(names) == 1 and len(re.findall(rf"\$\{{?{names.pop()}\b", place.text)) == 1
+
+
+def _removal(place: Statement) -> Edit:
+    """Without a statement, and without its line where nothing else stands on it.
+
+    In a command over several lines the backslash of the line before goes and the statement's own stays.
+    """
+    text, rest = place.text, place.rest
+    alone = place.indent is not None and re.fullmatch(r"[\"']?[ \t]*\\?", rest) is not None
+    if alone and place.continues:
+        before = re.search(r"[ \t]*\\\n[ \t]*\Z", text[: place.start])
+        own = place.stop + len(rest) - len(rest[re.search(r"[ \t]*\\?\Z", rest).start() :])  # type: ignore[union-attr]
+        if before is not None:
+            return Edit(before.start(), place.stop if rest[:1] in ('"', "'") else own, "")
+    if place.indent is not None and re.fullmatch(r"[ \t]*\\?(?:[ \t]#.*)?", rest):
+        return Edit(place.line[0], min(place.stop + len(rest) + 1, len(text)), "")
+    start = place.start
+    while start > place.line[0] and text[start - 1] == " " and text[place.stop : place.stop + 1] in (" ", "\n", ""):
         start -= 1
-    return Edit(start, stop, "")
+    return Edit(start, place.stop, "")
 
 
-def _anchor(request: Request, path: str, texts: Mapping[str, str]) -> Setting:
-    """A written setting of the same object beside which a new one can stand: the last one of the last file."""
-    top = path.partition(".")[0]
-    places = [
-        s
-        for s in request.as_written.values()
-        if s.origin.file in texts and s.origin.span and not s.origin.note and s.origin.kind == "explicit"
-    ]
-    same = [s for s in places if s.path.partition(".")[0] == top]
-    flags = [s for s in places if syntax_of(texts[str(s.origin.file)], s) in ("flags", "flag keys", "overrides")]
-    chosen = same or flags
-    if not chosen:
-        raise NoPlaceError(f"nothing of `{top}` is written in the files")
-    return max(chosen, key=lambda s: s.origin.order)
+def _anchors(
+    request: Request, changes: Mapping[str, Any], new: Mapping[str, Any], texts: Mapping[str, str]
+) -> list[Statement]:
+    """Statements beside which new ones can stand: those about experts first, then the last ones."""
+    tops = {path.partition(".")[0] for path in new}
+    found = []
+    for setting in request.as_written.values():
+        origin = setting.origin
+        if origin.kind != "explicit" or origin.file not in texts or setting.path in changes:
+            continue
+        try:
+            place = statement_of(texts[origin.file], setting)
+        except NoPlaceError:
+            continue
+        if _fits(place, tops):
+            found.append(place)
+    return sorted(found, key=_likeliness, reverse=True)
 
 
-def _insertion(text: str, anchor: Setting, path: str, value: Any) -> Edit:
-    syntax = syntax_of(text, anchor)
-    span = anchor.origin.span
-    assert span is not None  # noqa: S101 - anchors have one
-    field = field_table()[path]
-    if syntax == "flags":
-        return _before(text, _flag_start(text, anchor, span), _flag_to_add(path, value))
-    if syntax == "flag keys":
-        return _before(text, _flag_start(text, anchor, span), _flag_key_to_add(path, value))
-    if syntax == "overrides":
-        start = text.rfind(_first_word(anchor), 0, span[0])
-        return _before(text, _word_start(text, start), f"{path}={_override(value)}")
-    statement = _statement(syntax, anchor, field, value)
-    start = text.rfind(_first_word(anchor), 0, span[0] + 1)
-    if start < 0:
-        raise NoPlaceError(f"the statement of {anchor.path} is not beside its value")
-    return _before(text, start - (syntax == "json" and text[start - 1 : start] == '"'), statement)
+def _fits(place: Statement, tops: set[str]) -> bool:
+    top = place.setting.path.partition(".")[0]
+    if place.syntax in ("flags", "flag keys"):
+        opening = place.text[place.start - 1 : place.start]
+        alone = opening in ("'", '"') and place.text.startswith(opening, place.start + len(place.key))
+        return top in _FLAG_OBJECTS and place.key.startswith("-") and not alone
+    if place.syntax == "overrides":
+        return "." in place.key
+    return tops == {top} and place.far is None
 
 
-def _statement(syntax: Syntax, anchor: Setting, field: Field, value: Any) -> str:
-    if syntax == "json":
-        return f'"{field.name}": {json.dumps(value)},'
-    if syntax == "yaml":
-        return f"{field.name}: {_yaml(value)}"
-    prefix = re.match(r"[\w.\[\]\"']*\.", anchor.origin.text or "")
-    if prefix is None:
-        raise NoPlaceError(f"{anchor.path} is an argument of a call")
-    return f"{prefix[0]}{field.name} = {value!r}"
+def _likeliness(place: Statement) -> tuple[bool, bool, int]:
+    """Related settings before others; whole lines before parts; late before early."""
+    related = re.search(r"moe|expert|overlap", place.setting.path) is not None
+    return (place.indent is not None, related, place.setting.origin.order)
 
 
-def _before(text: str, start: int, statement: str) -> Edit:
-    """A new statement before another: on a line of its own where the other has one, with its line ending's style."""
-    line_start = text.rfind("\n", 0, start) + 1
-    indent = text[line_start:start]
-    if indent.strip():
-        return Edit(start, start, statement + " ")
-    line_stop = text.find("\n", start)
-    continued = text[start : line_stop if line_stop >= 0 else len(text)].rstrip().endswith("\\")
-    ending = " \\" if continued else ""
-    return Edit(start, start, f"{statement}{ending}\n{indent}")
+def _insertions(anchor: Statement, new: Mapping[str, Any]) -> list[Edit]:
+    """The new statements behind the anchor, or none where it is no place for one of them."""
+    try:
+        statements = [new_statement(anchor, path, value) for path, value in new.items()]
+    except NoPlaceError:
+        return []
+    return [_behind(anchor, [s for s in statements if s])]
 
 
-def _first_word(setting: Setting) -> str:
-    words = re.split(r"[\s:=]", (setting.origin.text or "").strip().strip("\"'"))
-    return words[0].strip("\"'")
+def _behind(anchor: Statement, statements: Sequence[str]) -> Edit:
+    """Statements behind another: on lines of their own where it has one, in the style of its line's end."""
+    indent, at = anchor.indent, anchor.stop
+    if anchor.syntax in ("json", "python") and (anchor.syntax == "json" or "." not in anchor.key):
+        return _in_a_list(anchor, statements)
+    whole = indent is not None and re.fullmatch(r"[\"']?[ \t]*(?:\\|(?:[ \t]#.*))?", anchor.rest) is not None
+    if not whole:
+        if anchor.syntax == "yaml":
+            return _in_a_list(anchor, statements)
+        return Edit(at, at, "".join(f" {statement}" for statement in statements))
+    if anchor.continues or anchor.rest.rstrip().endswith("\\"):
+        return Edit(at, at, "".join(f" \\\n{indent}{statement}" for statement in statements))
+    if anchor.syntax in ("flags", "overrides") and anchor.rest[:1] in ("'", '"'):
+        return Edit(at, at, "".join(f"\n{indent}{statement}" for statement in statements))
+    at += len(anchor.rest)
+    return Edit(at, at, "".join(f"\n{indent}{statement}" for statement in statements))
 
 
-def _word_start(text: str, start: int) -> int:
-    while start > 0 and text[start - 1] in "+\"'":
-        start -= 1
-    return start
+def _in_a_list(anchor: Statement, statements: Sequence[str]) -> Edit:
+    """Entries behind another one of a comma-separated list, on lines of their own where it has one."""
+    gap = " " if anchor.indent is None else f"\n{anchor.indent}"
+    return Edit(anchor.stop, anchor.stop, "".join(f",{gap}{statement}" for statement in statements))
 
 
-def syntax_of(text: str, setting: Setting) -> Syntax:
-    """How the statement of a setting is written."""
-    statement = (setting.origin.text or "").strip()
-    span = setting.origin.span or (0, 0)
-    line = text[text.rfind("\n", 0, span[0]) + 1 : span[0]]
-    if re.match(r"--?[A-Za-z]", statement):
-        return "flag keys" if re.match(r"\s*[\"']?--?[\w-]+[\"']?:", line) else "flags"
-    if re.match(r"[+~]*[\w.]+=(?!=)", statement) and not re.search(r"\s=\s", statement):
-        return "overrides"
-    if text.lstrip().startswith(("{", "[")) and re.search(r"\"\s*:\s*$", line.rstrip() + (" " if line else "")):
-        return "json"
-    if re.match(r"\s*[\"']?[\w.-]+[\"']?\s*:", line):
-        return "json" if text.lstrip().startswith("{") else "yaml"
-    return "python"
-
-
-def _rendered(syntax: Syntax, value: Any, old: str) -> str:
-    if syntax in ("flags", "flag keys"):
-        return _flag_value(value, old)
-    if syntax == "overrides":
-        return _override(value)
-    if syntax == "json":
-        return json.dumps(value)
-    if syntax == "yaml":
-        return _yaml(value, old)
-    return repr(value)
-
-
-def _flag_value(value: Any, old: str) -> str:
-    if not isinstance(value, list):
-        return str(value)
-    words = " ".join(str(item) for item in value)
-    return f"[{words}]" if old.strip("\"'").startswith("[") else ",".join(words.split()) if "," in old else words
-
-
-def _flag_to_add(path: str, value: Any) -> str:
-    field = field_table()["model.num_virtual_stages_per_pipeline_rank"] if path == VPP else field_table()[path]
-    if field.type == "bool" or value is None:
-        names = field.flags if value else field.off_flags
-        if not names:
-            if value:
-                raise NoPlaceError(f"{path} has no flag that turns it on; remove the one that turns it off")
-            return ""
-        return names[0]
-    if not field.flags:
-        raise NoPlaceError(f"{path} has no Megatron-LM flag")
-    return f"{field.flags[0]} {_flag_value(value, '')}"
-
-
-def _flag_key_to_add(path: str, value: Any) -> str:
-    flag, _, rest = _flag_to_add(path, value).partition(" ")
-    shown = f'"[{rest}]"' if isinstance(value, list) else rest or "true"
-    return f"{flag}: {shown}"
-
-
-def _override(value: Any) -> str:
-    if isinstance(value, list):
-        return "[" + ",".join(str(item) for item in value) + "]"
-    return _yaml(value)
-
-
-def _yaml(value: Any, old: str = "") -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list):
-        if old[:1] in ("'", '"'):
-            return old[0] + ",".join(str(item) for item in value) + old[0]
-        return "[" + ", ".join(str(item) for item in value) + "]"
-    return str(value)
-
-
-def _applied(text: str, edits: Iterable[Edit]) -> str:
-    ordered: Sequence[Edit] = sorted(edits, key=lambda edit: (edit.start, edit.stop), reverse=True)
-    for edit in ordered:
-        text = text[: edit.start] + edit.text + text[edit.stop :]
-    return text
+def _applied(texts: Mapping[str, str], edits: Mapping[str, Iterable[Edit]]) -> dict[str, str]:
+    changed = {}
+    for file, made in edits.items():
+        text = texts[file]
+        for edit in sorted(made, key=lambda edit: (edit.start, edit.stop), reverse=True):
+            text = text[: edit.start] + edit.text + text[edit.stop :]
+        changed[file] = text
+    return changed

@@ -5,73 +5,140 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ep_overlap_mcp.proposals.additions import to_add
 from ep_overlap_mcp.proposals.dispatchers import candidates
-from ep_overlap_mcp.proposals.patch import NoPlaceError, edited, to_add, unified_diff
-from ep_overlap_mcp.proposals.search import Found, Proposal, as_changed, search
-from ep_overlap_mcp.results.propose import Change, Patch, ProposeResult, Step
+from ep_overlap_mcp.proposals.judging import Judge, undecided_error, verdict_of
+from ep_overlap_mcp.proposals.patch import attempts, unified_diff
+from ep_overlap_mcp.proposals.plan import order_of_work
+from ep_overlap_mcp.proposals.search import REQUESTED, Found, Proposal, as_changed, judge_of, search, switched_on
+from ep_overlap_mcp.proposals.verifying import verified
+from ep_overlap_mcp.results.propose import Advice, Change, Patch, ProposeResult
 from ep_overlap_mcp.rules.checking import check
+from ep_overlap_mcp.rules.view import View
 from ep_overlap_mcp.settings.fields import field_table
-from ep_overlap_mcp.settings.request import (
-    BRIDGE_DELAY,
-    BRIDGE_SWITCH,
-    MODEL_DELAY,
-    MODEL_SWITCH,
-    build_request,
-)
 from ep_overlap_mcp.settings.setting import UNKNOWN
-from ep_overlap_mcp.sources.reading import UnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from ep_overlap_mcp.results.check import CheckResult
+    from ep_overlap_mcp.proposals.verifying import Reread
+    from ep_overlap_mcp.results.check import Verdict
+    from ep_overlap_mcp.rules.engine import Outcome
     from ep_overlap_mcp.settings.request import Request
-    from ep_overlap_mcp.sources.reading import Reading
 
-    Reread = Callable[[Mapping[str, str]], Sequence[Reading]]
+_MOST_ALTERNATIVES = 3
+_HARDWARE = frozenset({"world-divides-parallelism", "experts-divide-by-ep", "layers-divide-into-stages"})
 
 
-def propose(request: Request, *, texts: Mapping[str, str], reread: Reread | None = None) -> ProposeResult:
-    """The proposal for a request. `texts` are the files by name; `reread` reads edited ones, to verify the patch."""
-    before = check(request)
-    found = search(request)
+def proposals(
+    requests: Sequence[Request], *, texts: Mapping[str, str], reread: Reread | None = None
+) -> list[ProposeResult]:
+    """The proposal for each configuration of a question.
+
+    `texts` are the files by name; `reread` reads edited ones, to verify each patch: without it there is no diff.
+    """
+    return [_propose(requests, index, texts, reread) for index in range(len(requests))]
+
+
+def _propose(
+    requests: Sequence[Request], index: int, texts: Mapping[str, str], reread: Reread | None
+) -> ProposeResult:
+    request = requests[index]
+    judge = judge_of(request)
+    before = verdict_of(judge.outcomes(request))
+    found = search(request, alternatives=_MOST_ALTERNATIVES, judge=judge)
     if found.best is None:
-        return _nothing_found(request, before, found)
+        return _nothing_found(request, before, found, judge)
     changed = as_changed(request, found.best.changes)
-    after = check(changed)
-    changes = _changes(request, found.best)
+    outcomes = judge.outcomes(changed)
+    after = verdict_of(outcomes)
     return ProposeResult(
-        summary=_summary(before, after, found.best),
+        summary=_summary(request, before, after, found.best, outcomes),
         assume=request.assume,
         configuration=request.name,
-        verdict_before=before.verdict,
-        verdict_after=after.verdict,
-        changes=changes,
-        alternatives=[_changes(request, other) for other in found.alternatives],
+        verdict_before=before,
+        verdict_after=after,
+        changes=_changes(request, found.best),
+        alternatives=[_changes(request, other) for other in _choices(request, found)],
         blocked_by=[],
-        patch=_patch(request, found.best.changes, texts, reread),
-        dispatchers=candidates(changed),
-        plan=_plan(request, found.best),
-        next=_next(after),
+        patch=_patch(requests, index, found.best.changes, texts, reread, judge),
+        advice=_advice(changed, outcomes),
+        dispatchers=candidates(changed, judge),
+        plan=order_of_work(request, found.best),
+        next=_next(after, outcomes),
     )
 
 
-def _nothing_found(request: Request, before: CheckResult, found: Found) -> ProposeResult:
-    why = ", ".join(found.blocked_by) or "the searched changes do not suffice"
+def _nothing_found(request: Request, before: Verdict, found: Found, judge: Judge) -> ProposeResult:
+    """Why nothing helps; where only delayed weight gradients stand in the way, plain overlap as the way out."""
+    plain = None
+    if request.assume == "overlap_delay_wgrad":
+        plain = search(replace(request, assume="overlap"), alternatives=0, judge=judge).best
+    others = [_without_delay(request, plain)] if plain is not None else []
     return ProposeResult(
-        summary=f"No change of this configuration makes EP overlap legal: {why}. {before.summary}",
+        summary=_why_nothing(request, found, judge, others),
         assume=request.assume,
         configuration=request.name,
-        verdict_before=before.verdict,
-        verdict_after=before.verdict,
+        verdict_before=before,
+        verdict_after=before,
         changes=[],
-        alternatives=[],
+        alternatives=[_changes(request, other) for other in others],
         blocked_by=list(found.blocked_by),
         patch=None,
+        advice=[],
         dispatchers=[],
         plan=[],
-        next="explain_rule says what the rule asks for and why no setting satisfies it",
+        next=_next_when_blocked(found, others),
     )
+
+
+def _why_nothing(request: Request, found: Found, judge: Judge, others: Sequence[Proposal]) -> str:
+    what = "EP overlap with delayed weight gradients" if request.assume == "overlap_delay_wgrad" else "EP overlap"
+    said = {o.rule.name: o.message for o in judge.outcomes(as_changed(request, switched_on(request).changes))}
+    why = [f"{name} ({said[name]})" if said.get(name) else name for name in found.blocked_by]
+    text = f"No change of this configuration makes {what} legal: {'; '.join(why) or 'the searched changes do not do'}."
+    return text + (" Plain overlap is legal: see alternatives." if others else "")
+
+
+def _next_when_blocked(found: Found, others: Sequence[Proposal]) -> str:
+    if others:
+        return "run plain overlap first (alternatives); delayed weight gradients are a separate A/B once they are legal"
+    if _HARDWARE & set(found.blocked_by):
+        return "give the GPUs of the run (--nodes, --gpus-per-node): the sizes have no legal layout on the ones stated"
+    names = ", ".join(found.blocked_by) or "the rules"
+    return f"explain_rule {names}: no setting satisfies it; another model, version or GPU would"
+
+
+def _choices(request: Request, found: Found) -> list[Proposal]:
+    """Other choices, and leaving overlap off where a feature in use would be given up for it."""
+    assert found.best is not None  # noqa: S101 - the caller has seen to it
+    others = [*found.alternatives]
+    dropped = {path for path in found.best.gives_up if _now(request, path) not in (None, False)}
+    if dropped and REQUESTED not in _rules_of(found.best) and found.best.changes:
+        others = [*others[: _MOST_ALTERNATIVES - 1], _overlap_off(request, found.best)]
+    return others[:_MOST_ALTERNATIVES]
+
+
+def _rules_of(proposal: Proposal) -> set[str]:
+    return {name for names in proposal.rules.values() for name in names}
+
+
+def _overlap_off(request: Request, best: Proposal) -> Proposal:
+    """The text asks for overlap already: keep the features that exclude it and turn overlap off instead."""
+    paths = [p for p, s in request.as_written.items() if _is_switch(p) and s.value is True]
+    changes = dict.fromkeys(paths, False)
+    return Proposal(changes, dict.fromkeys(changes, tuple(sorted(_rules_of(best)))), dict.fromkeys(paths[:1], "EP overlap"))
+
+
+def _without_delay(request: Request, plain: Proposal) -> Proposal:
+    written = [p for p, s in request.as_written.items() if p.endswith(".delay_wgrad_compute") and s.value is True]
+    missing = dict.fromkeys((p for p in written if p not in plain.changes and not p.startswith("ddp.")), False)
+    lost = dict.fromkeys(missing, "delayed weight gradients")
+    return replace(plain, changes={**plain.changes, **missing}, gives_up={**plain.gives_up, **lost})
+
+
+def _is_switch(path: str) -> bool:
+    return not path.startswith("ddp.") and path.endswith((".overlap_moe_expert_parallel_comm", ".delay_wgrad_compute"))
 
 
 def _changes(request: Request, proposal: Proposal) -> list[Change]:
@@ -94,83 +161,48 @@ def _now(request: Request, path: str) -> Any:
 
 
 def _patch(
-    request: Request, changes: Mapping[str, Any], texts: Mapping[str, str], reread: Reread | None
+    requests: Sequence[Request],
+    index: int,
+    changes: Mapping[str, Any],
+    texts: Mapping[str, str],
+    reread: Reread | None,
+    judge: Judge,
 ) -> Patch | None:
     """A verified diff where the files can be edited; else what to add, which wins over what is written."""
     if not changes:
         return None
-    try:
-        after = edited(request, changes, texts)
-    except NoPlaceError:
-        after = {}
-    if after and reread is not None and _verified(request, changes, {**texts, **after}, reread):
-        return Patch(format="diff", text=unified_diff(texts, after), verified=True)
-    try:
-        form, text = to_add(request, changes)
-    except NoPlaceError:
-        form, text = "overrides", "\n".join(f"{path}={value}" for path, value in changes.items())
+    if reread is not None:
+        for after in attempts(requests[index], changes, texts):
+            if verified(requests, index, changes, {**texts, **after}, reread, judge):
+                return Patch(format="diff", text=unified_diff(texts, after), verified=True)
+    form, text = to_add(requests[index], changes)
     return Patch(format=form, text=text, verified=False)
 
 
-def _verified(request: Request, changes: Mapping[str, Any], texts: Mapping[str, str], reread: Reread) -> bool:
-    """Whether the edited files, read again, have every change and the same verdict."""
-    try:
-        readings = reread(texts)
-    except UnreadableError:
-        return False
-    again = build_request(readings, stack=request.stack, assume="as_written")
-    given = {p: s for p, s in request.as_written.items() if s.origin.file not in texts}
-    again = replace(again, settings={**again.settings, **given}, as_written={**again.as_written, **given})
-    wanted = as_changed(request, changes)
-    same = all(_effective_equal(again, wanted, path) for path in changes)
-    return same and check(again).verdict == check(wanted).verdict
+def _advice(changed: Request, outcomes: Sequence[Outcome]) -> list[Advice]:
+    """Warnings that stay after the changes: legal, but the benefit is lost or trouble is known."""
+    view = View(changed, changed.releases()[0])
+    found = []
+    for outcome in outcomes:
+        if outcome.state != "violated" or outcome.severity != "warning":
+            continue
+        options = [values for fix in outcome.rule.fixes for values in fix.options(view)]
+        path, value = next(iter(options[0].items()), (None, None)) if options else (None, None)
+        found.append(Advice(path=path, value=value, why=outcome.message, rule=outcome.rule.name))
+    return found
 
 
-def _effective_equal(left: Request, right: Request, path: str) -> bool:
-    from ep_overlap_mcp.settings.effective import Effective
-
-    release = right.releases()[0]
-    return bool(Effective(left, release)[path].value == Effective(right, release)[path].value)
-
-
-def _plan(request: Request, proposal: Proposal) -> list[Step]:
-    """Baseline, plain overlap, then delayed weight gradients: one switch at a time, everything else fixed."""
-    bridge = request.framework == "bridge"
-    switch = BRIDGE_SWITCH if bridge else MODEL_SWITCH
-    delay = BRIDGE_DELAY if bridge else MODEL_DELAY
-    rest = {path: value for path, value in proposal.changes.items() if path not in (switch, delay)}
-    steps = [
-        Step(name="baseline", settings={**rest, switch: False, delay: False}, why="all other changes, overlap off"),
-        Step(
-            name="overlap",
-            settings={**rest, switch: True, delay: False},
-            compare_with="baseline",
-            why="what plain overlap gains; keep it only if step time falls and the loss is unchanged",
-        ),
-        Step(
-            name="overlap_delay_wgrad",
-            settings={**rest, switch: True, delay: True},
-            compare_with="overlap",
-            why="what delayed weight gradients add; check it with assume=overlap_delay_wgrad first",
-        ),
-    ]
-    if request.as_written.get("bridge.moe_a2a_overlap") is not None:
-        steps[0] = steps[0].model_copy(
-            update={
-                "why": steps[0].why + "; the harness flag --moe_a2a_overlap breaks the isolation: true turns delayed "
-                "weight gradients on as well, false does not turn overlap off. Use the overrides instead"
-            }
-        )
-    return steps
-
-
-def _summary(before: CheckResult, after: CheckResult, proposal: Proposal) -> str:
+def _summary(
+    request: Request, before: Verdict, after: Verdict, proposal: Proposal, outcomes: Sequence[Outcome]
+) -> str:
     if not proposal.changes:
-        return f"Nothing to change: {after.summary}"
+        return f"Nothing to change: {check(request).summary}"
     named = ", ".join(f"{field_table()[p].name} -> {_word(v)}" for p, v in proposal.changes.items())
     lost = sorted(set(proposal.gives_up.values()))
     text = f"{len(proposal.changes)} change{'s' if len(proposal.changes) > 1 else ''}: {named}."
-    text += f" Verdict {before.verdict} -> {after.verdict}."
+    text += f" Verdict {before} -> {after}."
+    if after == "undetermined":
+        text += f" Undecided for want of {_needs(outcomes)}."
     return text + (f" Gives up: {'; '.join(lost)}." if lost else "")
 
 
@@ -178,8 +210,18 @@ def _word(value: Any) -> str:
     return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _next(after: CheckResult) -> str:
-    if after.verdict == "valid":
+def _next(after: Verdict, outcomes: Sequence[Outcome]) -> str:
+    if after == "valid":
         return "apply the patch, then start_smoke_run on the changed configuration, then the A/B of `plan`"
-    needs = sorted({need for u in after.undecided if u.severity == "error" for need in u.needs})
-    return f"still undecided for want of {', '.join(needs)}; give them and check again"
+    return f"still undecided for want of {_needs(outcomes, 12)}; give them and check again"
+
+
+def _needs(outcomes: Sequence[Outcome], most: int = 4) -> str:
+    """The settings that decide most of the open rules, most telling first."""
+    counts: dict[str, int] = {}
+    for outcome in filter(undecided_error, outcomes):
+        for need in outcome.needs:
+            counts[need] = counts.get(need, 0) + 1
+    ordered = sorted(counts, key=lambda need: (-counts[need], need))
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(ordered[:most]) + more

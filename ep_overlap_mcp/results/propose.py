@@ -27,6 +27,18 @@ class Patch(Record):
     verified: bool
 
 
+class Advice(Record):
+    """A warning that stays after the changes: legal, but it costs the benefit or is known to go wrong.
+
+    `path` and `value` are what to set about it, null where no setting helps; never part of `changes`.
+    """
+
+    path: str | None = None
+    value: Any = None
+    why: str
+    rule: str
+
+
 class DispatcherCandidate(Record):
     """A dispatcher for this hardware and stack: what speaks for it, what it needs, the A/B that would decide."""
 
@@ -59,6 +71,7 @@ class ProposeResult(Result):
     alternatives: list[list[Change]]
     blocked_by: list[str]
     patch: Patch | None
+    advice: list[Advice] = []
     dispatchers: list[DispatcherCandidate]
     plan: list[Step]
     next: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ep_overlap_mcp.refusal import Refusal
 
-class SmokeError(ValueError):
+
+class SmokeError(Refusal):
     """A smoke run that cannot be planned, started or found; the text says what, where and what to do."""

@@ -24,7 +24,7 @@ SETTLED = frozenset(  # set by shapes.py and below
         "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep",
     )
 )  # fmt: skip
-NO_CONFIG_FIELD = frozenset(  # arguments and helpers beside TransformerConfig
+NO_CONFIG_FIELD = frozenset(  # arguments beside TransformerConfig
     (
         "hybrid_override_pattern", "hybrid_layer_pattern", "num_layers_per_virtual_pipeline_stage",
         "num_virtual_stages_per_pipeline_rank", "provider", "mtp_hybrid_override_pattern",

@@ -5,11 +5,13 @@
     python tests/evals/replay.py --export   the questions as a list for evaluators that take {id, question,
                                             expected_skill, ground_truth, expected_behavior}
 
-`evals.json` itself is of the form {skill_name, evals: [{id, prompt, expected_output, files, expectations}]}, with two
-additions: `expected_calls`, the tool calls of a good answer, and for questions that are not ours `if_called`, what the
-server answers to an agent that asks it all the same. A call has `facts`: `at` is a path into the structured answer,
-through lists as well, and `is`, `first`, `has`, `lacks`, `says`, `near`, `at_least` or `at_most` says what stands
-there; `error` is a part of the text of a refusal. Files are named from the top of the repository.
+`evals.json` itself is of the form {skill_name, evals: [{id, prompt, expected_output, files, expectations}]}, with three
+additions: `expected_calls`, the tool calls of a good answer; for questions that are not ours `if_called`, what the
+server answers to an agent that asks it all the same; and `needs`, a package without which a question is passed over.
+
+A call has `facts`: `at` is a path into the structured answer, through lists as well, and `is`, `first`, `has`, `lacks`,
+`says`, `near`, `at_least` or `at_most` says what stands there; `error` is a part of the text of a refusal. Files are
+named from the top of the repository.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import argparse
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,12 @@ SHORT = 4500  # bytes of a default answer
 def load() -> list[dict[str, Any]]:
     """The questions, in order."""
     return list(json.loads(EVALS.read_text(encoding="utf-8"))["evals"])
+
+
+def lacks(question: dict[str, Any]) -> str | None:
+    """The package that a question needs and this Python does not have."""
+    needed = question.get("needs")
+    return needed if needed and find_spec(needed) is None else None
 
 
 async def failures(question: dict[str, Any]) -> list[str]:
@@ -129,7 +138,7 @@ def main() -> int:
         sys.stdout.write(json.dumps(exported(), indent=1, ensure_ascii=False) + "\n")
         return 0
     os.chdir(TOP)
-    chosen = [question for question in load() if not options.ids or question["id"] in options.ids]
+    chosen = [q for q in load() if not lacks(q) and (not options.ids or q["id"] in options.ids)]
     failed = 0
     for question in chosen:
         wrong = anyio.run(failures, question)

@@ -22,8 +22,9 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def _at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
+def _at_the_top(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(replay.TOP)
+    monkeypatch.setenv("EP_OVERLAP_STATE_DIR", str(tmp_path))
     monkeypatch.delenv("EP_OVERLAP_PYTHON", raising=False)
     monkeypatch.delenv("EP_OVERLAP_ROOTS", raising=False)
 
@@ -31,6 +32,8 @@ def _at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question["id"])
 async def test_the_expected_calls_give_the_facts(question: dict[str, Any]) -> None:
     """The server answers the calls of a good agent with what the answer must say."""
+    if missing := replay.lacks(question):
+        pytest.skip(f"{missing} is not installed")
     assert await replay.failures(question) == []
 
 
@@ -60,7 +63,7 @@ async def test_every_tool_is_asked_for() -> None:
     async with Client(build_server()) as client:
         tools = {tool.name for tool in (await client.list_tools()).tools}
     asked = {call["tool"] for question in QUESTIONS for call in question["expected_calls"]}
-    assert tools - asked <= {"start_smoke_run", "get_smoke_run", "cancel_smoke_run"}  # they train; tests/smoke has them
+    assert tools == asked
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from evidence import ASKED, given, paths, sound, without
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
+from sound_evidence import ASKED, given, paths, sound, without
 
 from ep_overlap_mcp.smoke.nodes import hidden, overlap_ran
 from ep_overlap_mcp.smoke.numerics import numerics
