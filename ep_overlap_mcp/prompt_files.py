@@ -46,7 +46,7 @@ def _prompt(path: Path) -> Prompt:
     front = _FRONT.match(text)
     if front is None:
         raise ValueError(f"{path.name} has no front matter between `---` lines")
-    meta = yaml.safe_load(front[1])
+    meta = yaml.load(front[1], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
     arguments = [PromptArgument(**argument) for argument in meta.get("arguments", [])]
     return _FilePrompt(
         name=path.stem,

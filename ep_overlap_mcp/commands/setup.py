@@ -11,11 +11,14 @@ if TYPE_CHECKING:
 
     from ep_overlap_mcp.commands.common import Verbs
 
+# as `clients.places` has them, which is not loaded for the help of other verbs
+_CLIENTS = "claude-code, cursor, codex, vscode, copilot, gemini, windsurf, opencode, claude-ai"
+
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
     setup = verbs.add_parser("setup", help="register the server and the skill with a coding agent")
-    setup.add_argument("client", metavar="CLIENT", help="claude-code, cursor, codex, vscode, copilot, gemini, …")
+    setup.add_argument("client", metavar="CLIENT", help=_CLIENTS)
     setup.add_argument("--scope", choices=("project", "user"), help="default: project where the client has one")
     setup.add_argument("--command", metavar="TEXT", default="", help='what it shall start, "uvx ep-overlap-mcp" say')
     setup.add_argument("--python", metavar="PATH", help="Python of the training environment, for the server to use")

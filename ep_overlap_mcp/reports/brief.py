@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ep_overlap_mcp.results.check import CheckResult
-from ep_overlap_mcp.results.propose import ProposeResult
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -15,6 +12,7 @@ if TYPE_CHECKING:
 
     Answer = dict[str, Any]
 
+_WHOLE = frozenset({"overlap", "stack", "plan", "patch", "overlap_ran", "numerics", "speed"})  # never cut
 LIMIT = 4000  # bytes of JSON
 _VALUES = frozenset({"to", "before", "after", "value"})  # values of settings: null says unset and stays
 _SETTINGS = frozenset({"set", "settings", "changes"})  # objects of such values
@@ -25,15 +23,18 @@ def brief(result: Result, limit: int = LIMIT) -> Answer:
 
     `omitted` counts what was cut from each field. Errors of a check are shortened, and cut last of all.
     """
+    kind = type(result).__module__.rpartition(".")[2]  # the answer's own module, without loading the others
     answer = without_empty(result.model_dump(mode="json"))
     whole = {key: len(value) for key, value in answer.items() if isinstance(value, (list, dict))}
-    if isinstance(result, CheckResult):
+    if kind == "check":
         for shorten in _CHECK_STEPS:
             if _size(answer) > limit or shorten is _CHECK_STEPS[0]:
                 answer = shorten(answer)
-    if isinstance(result, ProposeResult):
+    if kind == "propose":
         for shorten in _PROPOSE_STEPS:
             answer = shorten(answer) if _size(answer) > limit else answer
+    if kind == "smoke":
+        answer["plan"] = _counted_plan(answer["plan"])
     while _size(answer) > limit and (field := _longest(answer)) is not None:
         answer[field] = _halved(answer[field])
     omitted = {key: count - len(answer[key]) for key, count in whole.items() if count > len(answer[key])}
@@ -41,6 +42,12 @@ def brief(result: Result, limit: int = LIMIT) -> Answer:
         answer["omitted"] = omitted
         answer["more"] = 'ask again with detail="full" for everything'
     return answer
+
+
+def _counted_plan(plan: Answer) -> Answer:
+    """What was planned, told in full when it was planned; a poll needs the counts."""
+    counted = {key: len(value) for key, value in plan.items() if isinstance(value, (dict, list)) and key != "variants"}
+    return {**plan, **counted}
 
 
 def without_empty(value: Mapping[str, Any]) -> Answer:
@@ -152,7 +159,7 @@ def _longest(answer: Mapping[str, Any]) -> str | None:
     sizes = {
         key: _size(value)
         for key, value in answer.items()
-        if isinstance(value, (list, dict)) and len(value) > 1 and key not in ("overlap", "stack", "plan", "patch")
+        if isinstance(value, (list, dict)) and len(value) > 1 and key not in _WHOLE
     }
     return max(sizes, key=sizes.__getitem__) if sizes else None
 

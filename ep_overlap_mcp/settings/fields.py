@@ -285,9 +285,7 @@ def _list(raw: Any) -> Any:
 def _scalar(word: Any) -> Any:
     if not isinstance(word, str):
         return word
-    number = _int(word)
-    if number is ABSENT and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", word.strip()):
-        number = _float(word)
+    number = _float(word) if re.match(r"[+-]?[\d.]", word) else ABSENT
     return word if number is ABSENT else number
 
 

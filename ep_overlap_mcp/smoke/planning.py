@@ -79,7 +79,7 @@ def _variables(environment: TrainingEnvironment, draft: Draft) -> dict[str, str]
 
     Others that the text sets are not taken: some load libraries.
     """
-    variables = dict(environment._variables)  # noqa: SLF001 - what it adds to the environment of its programs
+    variables = dict(environment.variables)
     if search := variables.get("PYTHONPATH", os.environ.get("PYTHONPATH")):
         variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, search.split(os.pathsep)))
     if not draft.machine.on_gpu:

@@ -54,7 +54,7 @@ class TrainingEnvironment:
         self.python = python or sys.executable
         self.prefix = prefix
         self._limits = limits or Limits()
-        self._variables = variables or {}
+        self.variables = variables or {}
         self._open_pipe = open_pipe or self._open_process
         self._lock = threading.Lock()
         self._workers: list[Pipe] = []  # none or one; a list, so that the finalizer holds no reference to self
@@ -133,7 +133,7 @@ class TrainingEnvironment:
         return pipe
 
     def _open_process(self, program: str, arguments: tuple[str, ...]) -> Pipe:
-        return ProcessPipe(self.python, program, arguments, prefix=self.prefix, variables=self._variables)
+        return ProcessPipe(self.python, program, arguments, prefix=self.prefix, variables=self.variables)
 
 
 def _close_all(pipes: list[Pipe]) -> None:

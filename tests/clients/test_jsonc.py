@@ -64,6 +64,21 @@ def test_comments_and_layout_stay() -> None:
     )
 
 
+def test_byte_order_mark_and_line_ends_stay() -> None:
+    """A file of another system keeps its mark and its line ends."""
+    text = '\ufeff{\r\n\t"a": 1\r\n}\r\n'
+    lines = [
+        "\ufeff{",
+        '\t"mcpServers": {',
+        '\t\t"ep-overlap": {',
+        '\t\t\t"command": "ep-overlap-mcp",',
+        '\t\t\t"args": []',
+    ]
+    lines += ["\t\t}", "\t},", '\t"a": 1', "}", ""]
+    assert put(text, PATH, ENTRY) == "\r\n".join(lines)
+    assert take(put(text, PATH, ENTRY), PATH) == text
+
+
 def test_an_older_entry_is_replaced_where_it_stands() -> None:
     """Another command under our name gives way to the new one; the rest of the file stays."""
     text = '{"mcpServers": {"a": {}, "ep-overlap": {"command": "old"}}, "b": 1}'

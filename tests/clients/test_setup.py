@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import tomlkit
 
+from ep_overlap_mcp.cli import main
 from ep_overlap_mcp.clients.places import CLIENTS
-from ep_overlap_mcp.clients.setup import SetupError, setup
+from ep_overlap_mcp.clients.setup import NAMES, SetupError, setup
+from ep_overlap_mcp.reports.text import as_text
 
 SKILL = Path(__file__).parents[2] / "skills" / "ep-overlap" / "SKILL.md"
 COMMAND = ["uvx", "ep-overlap-mcp==0.1.0"]
@@ -240,6 +242,32 @@ def test_the_command_line_registers_a_server_that_starts(project: Path, home: Pa
     started = [entry["command"], *entry["args"]]
     answer = subprocess.run(started, input=message, capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(answer.stdout)["result"]["serverInfo"]["name"] == "ep-overlap"
+
+
+def test_people_see_the_change_and_what_comes_next(project: Path, home: Path) -> None:
+    """The text shows the file's diff, and of the skill its place alone."""
+    text = as_text([setup("cursor", command=[sys.executable, "-m", "ep"], project=project, home=home, dry_run=True)])
+    path = project / ".cursor" / "mcp.json"
+    assert text.startswith(f"cursor: would be {path} created, ")
+    assert f'  server: {path}: created\n--- {path}\n+++ {path}\n@@ -0,0 +1,11 @@\n+{{\n+  "mcpServers": {{\n' in text
+    assert text.endswith(
+        f"  starts: {sys.executable} -m ep\n  next: nothing was written; run it again without --dry-run\n"
+    )
+    assert "# EP overlap for Megatron" not in text
+
+
+def test_a_command_that_is_not_there_is_said(project: Path, home: Path) -> None:
+    """The files are written all the same: the project may be meant for other machines."""
+    result = setup("vscode", command=["no-such-program"], project=project, home=home)
+    assert result.next.startswith("`no-such-program` is not on PATH here")
+
+
+def test_the_help_names_every_client(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the command line offers is what there is."""
+    with pytest.raises(SystemExit):
+        main(["setup", "--help"])
+    shown = capsys.readouterr().out
+    assert [name for name in NAMES if name not in shown] == []
 
 
 def test_the_command_line_refuses_with_status_2(project: Path) -> None:

@@ -19,6 +19,8 @@ REPRODUCIBLE = {
     "hidden_dropout": (0.0, "the schedules would draw different random masks"),
     "attention_dropout": (0.0, "the schedules would draw different random masks"),
     "moe_input_jitter_eps": (None, "the schedules would draw different noise"),
+    "moe_router_force_load_balancing": (False, "the schedules would draw different random routes"),
+    "moe_router_force_biased": (None, "the schedules would draw different random routes"),
 }
 CPU_FIELDS = {
     **REPRODUCIBLE,
