@@ -37,29 +37,28 @@ and the versions the user runs. Undecided is not a pass: tell the user what woul
 Kind = Literal["read_only", "starts_jobs"]
 Config = Annotated[
     str | dict[str, Any] | None,
-    Field(description="The configuration itself: text in any dialect, or an object of settings"),
+    Field(description="Text in any dialect, or an object of settings"),
 ]
-Files = Annotated[list[str] | None, Field(description="Configuration files to read instead; later ones win")]
+Files = Annotated[list[str] | None, Field(description="Files to read instead; later ones win")]
 Settings = Annotated[
     dict[str, Any] | None,
-    Field(description='Settings on top, by canonical path: {"model.expert_model_parallel_size": 8}'),
+    Field(description='On top, by path: {"model.expert_model_parallel_size": 8}'),
 ]
 AssumeArgument = Annotated[
-    Assume | None, Field(description="What-if: default is as_written when overlap is on, else overlap")
+    Assume | None, Field(description="What-if; default: as_written when overlap is on, else overlap")
 ]
 StackArgument = Annotated[
     str,
     Field(description="Versions: megatron-core==0.16.1,transformer-engine==2.9.0; ==none is absent"),
 ]
-Gpu = Annotated[str | None, Field(description="GPU name, such as H100 or GB200")]
+Gpu = Annotated[str | None, Field(description="Such as H100 or GB200")]
 Count = Annotated[int | None, Field(ge=1)]
-Select = Annotated[str | None, Field(description="Which of several recipe functions in a file")]
+Select = Annotated[str | None, Field(description="One of several recipes in a file")]
 Detail = Literal["short", "full"]
 
 
-class Answer(BaseModel):
-    """What every tool's structured content is: an object that starts with its summary."""
-
+class Answer(BaseModel):  # noqa: D101 - the docstring would stand in the schema of every tool
+    # What every tool's structured content is: an object that starts with its summary.
     model_config = ConfigDict(extra="allow")
     summary: str
 
@@ -160,13 +159,13 @@ def start_smoke_run(
     limit_s: Annotated[float, Field(description="Wall-clock limit, at most 900")] = 300,
     dry_run: Annotated[bool, Field(description="Show the plan, start nothing")] = False,
     force: Annotated[bool, Field(description="Run what the rules reject, to see Megatron fail")] = False,
-    python: Annotated[str | None, Field(description="Python of the training environment")] = None,
+    python: Annotated[str | None, Field(description="Training environment: its Python, or @NAME")] = None,
     detail: Detail = "short",
 ) -> Sequence[Result]:
     """Starts a short real training run of the shrunk configuration, overlap off and on, on the GPUs or CPU ranks here.
 
-    Use it after check_overlap_config said valid. Answers whether overlap ran, changed the numerics, and paid. Returns
-    an id at once; follow it with get_smoke_run. Runs at most limit_s, one at a time; runs only this project's program.
+    Use it after check_overlap_config said valid, to see whether overlap ran, changed the numerics, and paid. Returns an
+    id at once, for get_smoke_run. One at a time, at most limit_s.
     """
     from ep_overlap_mcp import smoke
     from ep_overlap_mcp.smoke.options import SmokeOptions
@@ -307,7 +306,7 @@ def explain_rule(
 
 @tool(kind="read_only")
 def check_environment(
-    python: Annotated[str | None, Field(description="Python of the training environment")] = None,
+    python: Annotated[str | None, Field(description="Training environment: its Python, or @NAME")] = None,
     detail: Detail = "short",
 ) -> Sequence[Result]:
     """GPUs, NVLink, torch, NCCL, Megatron, Transformer Engine, DeepEP: installed, importable, usable here.
@@ -316,10 +315,10 @@ def check_environment(
     """
     from contextlib import closing
 
-    from ep_overlap_mcp.training_env import TrainingEnvironment
+    from ep_overlap_mcp.training_env import open_environment
 
     del detail  # taken by the answer
-    with closing(TrainingEnvironment(python or _python() or sys.executable)) as environment:
+    with closing(open_environment(python or _python() or sys.executable)) as environment:
         return [environment.describe()]
 
 
@@ -399,9 +398,9 @@ def _python() -> str | None:
 
 @functools.lru_cache(maxsize=1)
 def _environment_of(python: str) -> TrainingEnvironment:
-    from ep_overlap_mcp.training_env import TrainingEnvironment
+    from ep_overlap_mcp.training_env import open_environment
 
-    return TrainingEnvironment(python)
+    return open_environment(python)
 
 
 def _training_environment() -> TrainingEnvironment | None:
@@ -467,8 +466,12 @@ def _strict_tool(function: Callable[..., Sequence[Result]], kind: Kind) -> Tool:
     return made
 
 
+# What a schema means without these words
+_UNSAID = (("additionalProperties", True), ("default", ""))
+
+
 def _compact(schema: Any, *, names: bool = False) -> Any:
-    """The schema without pydantic's titles and without the null arm and null default of optional arguments.
+    """The schema without pydantic's titles, without what goes without saying, and without the null arm and default.
 
     `names` marks a mapping of property names, where `title` would be a property of ours.
     """
@@ -477,7 +480,8 @@ def _compact(schema: Any, *, names: bool = False) -> Any:
     if not isinstance(schema, dict):
         return schema
     if not names:
-        schema = _without_null({k: v for k, v in schema.items() if k != "title" or not isinstance(v, str)})
+        said = {k: v for k, v in schema.items() if (k, v) not in _UNSAID and (k != "title" or not isinstance(v, str))}
+        schema = _without_null(said)
     return {k: _compact(v, names=k in ("properties", "$defs") and not names) for k, v in schema.items()}
 
 

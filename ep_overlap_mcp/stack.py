@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
-
 from ep_overlap_mcp.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
 
 Framework = Literal["megatron-core", "megatron-lm", "bridge"]
 StackOrigin = Literal["given", "installed", "pinned by megatron-bridge", "narrowed by a setting", "unknown"]
@@ -44,8 +44,8 @@ _SPELLINGS = {
     "deepep": "deep_ep",
     "deep-ep": "deep_ep",
 }
-_NEWEST = {"main": Version("0.20.0"), "dev": Version("0.20.0")}
-_NEWEST_BRIDGE = Version("0.7.0")
+_NEWEST = {"main": "0.20.0", "dev": "0.20.0"}
+_NEWEST_BRIDGE = "0.7.0"
 
 
 class StackError(Refusal):
@@ -178,6 +178,8 @@ def _checked_version(component: str, text: str) -> str | None:
             raise StackError("Megatron-Bridge has no `dev` line; write megatron-bridge==main or a release")
         return text
     text = text.removeprefix("core_").removeprefix("v")
+    from packaging.version import InvalidVersion, Version
+
     try:
         Version(text)
     except InvalidVersion:
@@ -187,16 +189,22 @@ def _checked_version(component: str, text: str) -> str | None:
 
 @lru_cache(maxsize=256)
 def _version(label: str) -> Version:
-    return _NEWEST.get(label) or Version(label)
+    from packaging.version import Version
+
+    return Version(_NEWEST.get(label, label))
 
 
 @lru_cache(maxsize=64)
 def _bridge_version(label: str) -> Version:
-    return _NEWEST_BRIDGE if label == "main" else Version(label)
+    from packaging.version import Version
+
+    return Version(_NEWEST_BRIDGE if label == "main" else label)
 
 
 @lru_cache(maxsize=512)
 def _specifier(text: str) -> SpecifierSet:
+    from packaging.specifiers import SpecifierSet
+
     return SpecifierSet(text, prereleases=True)
 
 

@@ -70,12 +70,12 @@ def _stdin() -> str:
 
 
 def training_environment(python: str | None) -> AbstractContextManager[TrainingEnvironment | None]:
-    """The environment of a Python, closed at the end; nothing where none is named."""
+    """The environment of a Python or of `@NAME`, closed at the end; nothing where none is named."""
     if python is None:
         return contextlib.nullcontext()
-    from ep_overlap_mcp.training_env import TrainingEnvironment
+    from ep_overlap_mcp.training_env import open_environment
 
-    return contextlib.closing(TrainingEnvironment(python))
+    return contextlib.closing(open_environment(python))
 
 
 def exit_code(results: Sequence[CheckResult]) -> int:

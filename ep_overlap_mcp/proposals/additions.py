@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from ep_overlap_mcp.proposals.rendering import flag_to_add, override, rendered
@@ -23,7 +24,8 @@ def to_add(request: Request, changes: Mapping[str, Any]) -> tuple[Format, str]:
     """Python lines for a recipe, flags for Megatron-LM, overrides for Bridge, verl and NeMo-RL, else YAML keys."""
     dialect = request.readings[0].dialect if request.readings else ""
     if dialect == "Python recipe":
-        return "python", _lines(request, changes, _python)
+        root = _root(request)
+        return "python", _lines(request, changes, lambda path, value: _python(root, request, path, value))
     if request.framework == "bridge":
         return "overrides", _lines(request, changes, override)
     if request.framework == "megatron-lm":
@@ -57,11 +59,23 @@ def _to_remove(request: Request, path: str, value: Any) -> str:
         return f"# set {path} to {value}"
     statement = (setting.origin.text or path).strip()
     place = f" ({setting.origin})" if setting.origin.file else ""
-    return f"# remove `{statement}`{place}" if value in (None, False, []) else f"# change `{statement}`{place} to {value}"
+    if value in (None, False, []):
+        return f"# remove `{statement}`{place}"
+    return f"# change `{statement}`{place} to {value}"
 
 
-def _python(path: str, value: Any) -> str:
-    return f"cfg.{path} = {value!r}"
+def _root(request: Request) -> str:
+    """What the recipe calls its configuration: the first name of most of its assignments."""
+    names = [m[1] for s in request.as_written.values() if (m := re.match(r"\s*(\w+)\.[\w.]+ = ", s.origin.text or ""))]
+    return max(names, key=names.count, default="cfg")
+
+
+def _python(root: str, request: Request, path: str, value: Any) -> str:
+    line = f"{root}.{path} = {value!r}"
+    if path.startswith("comm_overlap.") and not any(p.startswith("comm_overlap.") for p in request.as_written):
+        first = f"{root}.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)"
+        line = f"# where the base recipe leaves it None: {first}\n{line}"
+    return line
 
 
 def _underscored(path: str, value: Any) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from ep_overlap_mcp.proposals.judging import Judge
 from ep_overlap_mcp.proposals.search import Proposal, search
-from ep_overlap_mcp.results.conflicts import Cell, ConflictsResult, WayOut
-from ep_overlap_mcp.rules.checking import check, outcomes_of
+from ep_overlap_mcp.results.conflicts import Cell, ConflictsResult, Row, WayOut
+from ep_overlap_mcp.rules import all_rules
+from ep_overlap_mcp.rules.checking import check
 from ep_overlap_mcp.rules.view import View
-from ep_overlap_mcp.stack import Component
+from ep_overlap_mcp.settings.request import BRIDGE_DELAY, MODEL_DELAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +36,7 @@ SCOPES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("local", ()),
     ("full_iteration", ()),
 )
+_UNKNOWN_TO_VERSION = "EPO801"
 _FAMILIES = "23"  # delayed wgrad and CUDA graphs
 
 
@@ -45,39 +48,50 @@ def conflicts(request: Request) -> ConflictsResult:
     judged = check(request)
     findings = [f for f in judged.findings if f.rule[3] in _FAMILIES]
     undecided = [u for u in judged.undecided if u.rule[3] in _FAMILIES]
-    matrix = list(_matrix(request))
+    plain = search(replace(request, assume="overlap"), alternatives=0).best
+    matrix = list(_matrix(request.with_settings(plain.changes, "overlap made legal") if plain else request))
+    rows = _rows(matrix)
     return ConflictsResult(
-        summary=_summary(
-            findings_count=sum(f.severity == "error" for f in findings), undecided=undecided, matrix=matrix
-        ),
+        summary=_summary(sum(f.severity == "error" for f in findings), undecided, rows),
         configuration=request.name,
         verdict=judged.verdict,
         findings=findings,
         undecided=undecided,
+        rows=rows,
         matrix=matrix,
-        way_out=_ways_out(request),
+        way_out=_ways_out(request, plain),
     )
 
 
 def _matrix(request: Request) -> Iterator[Cell]:
+    """Every cell; `request` has what plain overlap needs, so that a cell tells of delayed wgrad and graphs alone."""
     given = request.stack.version("transformer-engine")
-    versions = sorted({*TE_VERSIONS, *([given] if given else [])}, key=lambda v: [int(p) for p in v.split(".")[:2]])
+    versions = sorted({*TE_VERSIONS, *([given] if given else [])}, key=_number)
     modules = "cuda_graph_modules" if request.releases()[-1].core.minor >= (0, 18) else "cuda_graph_scope"
+    other = "cuda_graph_scope" if modules == "cuda_graph_modules" else "cuda_graph_modules"
+    old = {f"model.{other}": None} if f"model.{other}" in request.as_written else {}
+    rules = {code: rule for code, rule in all_rules().items() if code[3] in _FAMILIES or code == _UNKNOWN_TO_VERSION}
+    judge = Judge(replace(request, as_written=request.settings), rules=rules)
     for implementation, scope in SCOPES:
-        changes = {"model.cuda_graph_impl": implementation, f"model.{modules}": list(scope)}
+        changes = {"model.cuda_graph_impl": implementation, f"model.{modules}": list(scope), **old}
+        graphed = request.with_settings({**changes, **_legacy_flags(request)}, "matrix")
         for version in versions:
-            changed = _with_te(request.with_settings(changes, "matrix"), version)
-            yield _cell(changed, implementation, scope, version)
+            changed = graphed.with_settings({"runtime.transformer_engine": version}, "matrix")
+            yield _cell(judge.outcomes(changed), implementation, scope, version)
 
 
-def _with_te(request: Request, version: str) -> Request:
-    components = {**request.stack.components, "transformer-engine": Component(version)}
-    stacked = replace(request, stack=replace(request.stack, components=components))
-    return stacked.with_settings({"runtime.transformer_engine": version}, "matrix")
+def _number(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")[:2]]
 
 
-def _cell(request: Request, implementation: str, scope: Sequence[str], version: str) -> Cell:
-    outcomes = [o for o in outcomes_of([View(request, r) for r in request.releases()]) if _counts(o)]
+def _legacy_flags(request: Request) -> dict[str, bool]:
+    """Old switches of CUDA graphs that would overrule the implementation of a cell."""
+    old = ("model.enable_cuda_graph", "model.external_cuda_graph")
+    return {path: False for path in old if path in request.as_written}
+
+
+def _cell(found: Sequence[Outcome], implementation: str, scope: Sequence[str], version: str) -> Cell:
+    outcomes = [o for o in found if _counts(o)]
     against = [o for o in outcomes if o.state == "violated"]
     undecided = [o for o in outcomes if o.state == "undecided"]
     allowed: Literal["yes", "no", "unknown"] = "no" if against else "unknown" if undecided else "yes"
@@ -92,39 +106,78 @@ def _cell(request: Request, implementation: str, scope: Sequence[str], version: 
     )
 
 
+def _rows(matrix: Sequence[Cell]) -> list[Row]:
+    """The matrix with one row for each implementation and scope."""
+    grouped: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in matrix:
+        grouped.setdefault((cell.cuda_graph_impl, *cell.scope), []).append(cell)
+    return [_row(cells) for cells in grouped.values()]
+
+
+def _row(cells: Sequence[Cell]) -> Row:
+    """`cells` are of one implementation and scope, oldest version first."""
+    allowed = [cell.allowed for cell in cells]
+    newest_not = max((i for i, word in enumerate(allowed) if word != "yes"), default=-1)
+    floor = cells[newest_not + 1].transformer_engine if newest_not + 1 < len(cells) else None
+    same = len(set(allowed)) == 1
+    return Row(
+        cuda_graph_impl=cells[0].cuda_graph_impl,
+        scope=cells[0].scope,
+        allowed_from=floor,
+        verdict=allowed[0] if same else "depends on the version",
+        rules=list(dict.fromkeys(name for cell in cells for name in cell.rules)),
+    )
+
+
 def _counts(outcome: Outcome) -> bool:
-    if outcome.rule.code == "EPO801":  # an implementation or a module that the release does not have
+    if outcome.rule.code == _UNKNOWN_TO_VERSION:  # an implementation or a module that the release does not have
         return outcome.state == "violated"
     return outcome.severity == "error" and outcome.rule.code[3] in _FAMILIES and outcome.rule.unknown != "noted"
 
 
-def _ways_out(request: Request) -> list[WayOut]:
-    """The smallest changes that keep delayed wgrad, then plain overlap without it."""
+def _ways_out(request: Request, plain: Proposal | None) -> list[WayOut]:
+    """The smallest changes that keep delayed wgrad, then plain overlap without it; those that keep most first."""
     found = search(request, alternatives=3)
-    ways = [_way(p) for p in (found.best, *found.alternatives) if p is not None and p.changes]
-    plain = search(replace(request, assume="overlap"), alternatives=0).best
-    without = {"model.delay_wgrad_compute": False, **(dict(plain.changes) if plain else {})}
-    if all(way.changes != without for way in ways):
-        ways.append(WayOut(changes=without, keeps=["EP overlap"], gives_up=["delayed weight gradients"]))
-    return sorted(ways, key=lambda way: (len(way.gives_up), len(way.changes)))
+    ways = [_way(request, p) for p in (found.best, *found.alternatives) if p is not None and p.changes]
+    if plain is not None:
+        off = {path: False for path in _delays(request) if path not in plain.changes}
+        ways.append(_way(request, replace(plain, changes={**plain.changes, **off})))
+    unique = [way for i, way in enumerate(ways) if all(way.changes != other.changes for other in ways[:i])]
+    return sorted(unique, key=lambda way: (-len(way.keeps), len(way.gives_up), len(way.changes)))
 
 
-def _way(proposal: Proposal) -> WayOut:
-    keeps = ["EP overlap"]
-    if proposal.changes.get("model.delay_wgrad_compute") is not False:
-        keeps.append("delayed weight gradients")
+def _delays(request: Request) -> list[str]:
+    written = [p for p in (MODEL_DELAY, BRIDGE_DELAY) if p in request.as_written and request.as_written[p].value]
+    return written or [BRIDGE_DELAY if request.framework == "bridge" else MODEL_DELAY]
+
+
+def _way(request: Request, proposal: Proposal) -> WayOut:
+    view = View(request.with_settings(proposal.changes, "way out"), request.releases()[0])
+    features = {
+        "EP overlap": view.overlap,
+        "delayed weight gradients": view.delay,
+        "CUDA graphs": view["model.cuda_graph_impl"].test(lambda v: v not in (None, "none")),
+        "shared-expert overlap": view["model.moe_shared_expert_overlap"].on,
+        "overlapped gradient reduction": view["ddp.overlap_grad_reduce"].on,
+        "gradient accumulation fusion": view["model.gradient_accumulation_fusion"].on,
+    }
     lost = sorted(set(proposal.gives_up.values()))
-    if proposal.changes.get("model.delay_wgrad_compute") is False:
+    if features["delayed weight gradients"].value is False:
         lost.append("delayed weight gradients")
-    return WayOut(changes=dict(proposal.changes), keeps=keeps, gives_up=lost)
+    return WayOut(
+        changes=dict(proposal.changes),
+        keeps=[name for name, on in features.items() if on.value is True],
+        gives_up=lost,
+    )
 
 
-def _summary(*, findings_count: int, undecided: Sequence[object], matrix: Sequence[Cell]) -> str:
-    counts = {word: sum(cell.allowed == word for cell in matrix) for word in ("yes", "no", "unknown")}
-    state = f"{findings_count} conflicts" if findings_count else "no conflict found"
+def _summary(errors: int, undecided: Sequence[object], rows: Sequence[Row]) -> str:
+    state = f"{errors} conflict{'' if errors == 1 else 's'}" if errors else "no conflict found"
     if undecided:
         state += f", {len(undecided)} undecided"
-    return (
-        f"Delayed weight gradients here: {state}. Matrix of graph implementation, scope and Transformer Engine: "
-        f"{counts['yes']} allowed, {counts['no']} not, {counts['unknown']} unknown."
-    )
+    said = []
+    for row in rows:
+        name = " ".join((row.cuda_graph_impl, "+".join(row.scope))).strip()
+        floor = f"from TE {row.allowed_from}" if row.allowed_from else "unknown" if row.verdict == "unknown" else "no"
+        said.append(f"{name}: {'yes' if row.verdict == 'yes' else floor}")
+    return f"Delayed weight gradients here: {state}. By CUDA graphs: {'; '.join(said)}."

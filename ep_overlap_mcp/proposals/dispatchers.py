@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from ep_overlap_mcp.evidence import measurements
+from ep_overlap_mcp.proposals.judging import undecided_error
 from ep_overlap_mcp.results.propose import DispatcherCandidate
+from ep_overlap_mcp.rules.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ep_overlap_mcp.proposals.judging import Judge
     from ep_overlap_mcp.rules.engine import Outcome
     from ep_overlap_mcp.settings.request import Request
@@ -26,52 +26,80 @@ _NEEDS = {
     "hybridep": ["DeepEP's branch hybrid-ep built in the training environment; a multi-node build across nodes"],
     "ncclep": ["Transformer Engine 2.17 or later built with NCCL EP; NCCL 2.30.4 or later"],
 }
+_TUNE = {
+    "deepep": "; its SM count is moe_flex_dispatcher_num_sms (core 0.19) or moe_deepep_num_sms, even",
+    "hybridep": "; its SM count is moe_flex_dispatcher_num_sms (core 0.19) or moe_hybridep_num_sms; "
+    "leave NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN unset or at the NVLink domain",
+}
 _RANK = {"yes": 0, "unknown": 1, "no": 2}
 
 
 def candidates(request: Request, judge: Judge) -> list[DispatcherCandidate]:
-    """All dispatchers, supported ones first, each with the matched A/B that would decide.
+    """All dispatchers, supported ones first, each with the matched A/B that would decide; none is picked.
 
     `request` is the configuration with overlap legally on; only the dispatcher differs between candidates.
     """
-    baseline = {o.rule.code for o in _outcomes(request, {}, judge) if o.state == "violated"}
-    found = [_candidate(request, dispatcher, backend, baseline, judge) for dispatcher, backend in _CANDIDATES]
-    return sorted(found, key=lambda c: (_RANK[c.supported], -len(c.evidence)))
+    present = View(request, request.releases()[0]).effective
+    now = str(present[_BACKEND].value if present[_DISPATCHER].value == "flex" else present[_DISPATCHER].value)
+    before = {o.rule.code for o in judge.touched(request) if o.state == "violated"}
+    found = [_candidate(request, way, before, now, judge) for way in _CANDIDATES]
+    return sorted(found, key=lambda c: _RANK[c.supported])
 
 
-def _candidate(request: Request, dispatcher: str, backend: str | None, baseline: set[str], judge: Judge) -> DispatcherCandidate:
-    changes: dict[str, Any] = {_DISPATCHER: dispatcher, _BACKEND: backend}
-    if backend is None:
-        changes = {_DISPATCHER: dispatcher}
-    outcomes = _outcomes(request, changes, judge)
-    against = [o for o in outcomes if o.state == "violated" and o.severity == "error" and o.rule.code not in baseline]
-    open_rules = [o for o in outcomes if o.state == "undecided" and _about_dispatcher(o)]
-    supported: Literal["yes", "no", "unknown"] = "no" if against else "unknown" if open_rules else "yes"
-    needs = sorted({need for o in open_rules for need in o.needs})
+def _candidate(
+    request: Request, way: tuple[str, str | None], before: set[str], now: str, judge: Judge
+) -> DispatcherCandidate:
+    dispatcher, backend = way
     name = backend or dispatcher
+    changed = request.with_settings(_settings(dispatcher, backend), "candidate")
+    outcomes = judge.touched(changed)
+    against = [o for o in outcomes if o.state == "violated" and o.severity == "error" and o.rule.code not in before]
+    undecided = [o for o in outcomes if o.state == "undecided" and _about_dispatcher(o)]
+    supported: Literal["yes", "no", "unknown"] = "no" if against else "unknown" if undecided else "yes"
     return DispatcherCandidate(
         dispatcher=dispatcher,
         backend=backend,
         supported=supported,
-        why=_why(against, open_rules),
+        why=_why(against, undecided, _warnings(outcomes, before), _falls_back(changed, dispatcher)),
         evidence=[str(m) for m in measurements() if (m.backend or m.dispatcher) == name],
-        needs=[*needs, *_NEEDS.get(name, [])],
-        ab_test=f"overlap on in both runs, everything else fixed, {name} against the present dispatcher; "
-        "compare the median step time of interleaved runs",
+        needs=[*sorted({need for o in undecided for need in o.needs}), *_NEEDS.get(name, [])],
+        ab_test=_ab_test(name, now),
     )
 
 
-def _outcomes(request: Request, changes: Mapping[str, Any], judge: Judge) -> list[Outcome]:
-    return judge.outcomes(request.with_settings(changes, "candidate") if changes else request)
+def _settings(dispatcher: str, backend: str | None) -> dict[str, Any]:
+    changes: dict[str, Any] = {_DISPATCHER: dispatcher}
+    return changes if backend is None else {**changes, _BACKEND: backend}
+
+
+def _ab_test(name: str, now: str) -> str:
+    if name == now:
+        return f"the present dispatcher: with {name} in both runs, overlap off against overlap on, all else fixed"
+    return (
+        f"overlap on in both runs, {now} against {name}, the same GPUs, batch, EP and CUDA_DEVICE_MAX_CONNECTIONS; "
+        f"compare the median step time of interleaved runs{_TUNE.get(name, '')}"
+    )
+
+
+def _falls_back(changed: Request, dispatcher: str) -> str | None:
+    """What the stack really runs with, where that is another dispatcher."""
+    effective = View(changed, changed.releases()[0]).effective[_DISPATCHER].value
+    return None if effective == dispatcher or not isinstance(effective, str) else effective
 
 
 def _about_dispatcher(outcome: Outcome) -> bool:
-    return outcome.severity == "error" and outcome.rule.unknown != "met" and outcome.rule.code[3] in "46"
+    return undecided_error(outcome) and outcome.rule.code[3] in "46"
 
 
-def _why(against: list[Outcome], undecided: list[Outcome]) -> str:
+def _warnings(outcomes: list[Outcome], before: set[str]) -> list[Outcome]:
+    return [o for o in outcomes if o.state == "violated" and o.severity == "warning" and o.rule.code not in before]
+
+
+def _why(against: list[Outcome], undecided: list[Outcome], warnings: list[Outcome], fallback: str | None) -> str:
     if against:
-        return "; ".join(o.message for o in against[:3])
+        return "; ".join(f"{o.rule.name}: {o.message}" for o in against[:3])
+    notes = [f"the stack falls back to {fallback} here"] if fallback else []
     if undecided:
-        return "not decided: " + ", ".join(o.rule.name for o in undecided[:4])
-    return "no rule speaks against it here"
+        notes.append("not decided: " + ", ".join(o.rule.name for o in undecided[:4]))
+    notes += [f"{o.rule.name}: {o.message}" for o in warnings[:2]]
+    return "; ".join(notes) or "no rule speaks against it here"

@@ -6,6 +6,8 @@ that looked at a path whose setting differs; the outcome of the others cannot ha
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ep_overlap_mcp.rules import all_rules
@@ -13,10 +15,10 @@ from ep_overlap_mcp.rules.engine import judge
 from ep_overlap_mcp.rules.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ep_overlap_mcp.results.check import Verdict
-    from ep_overlap_mcp.rules.engine import Outcome
+    from ep_overlap_mcp.rules.engine import Outcome, Rule
     from ep_overlap_mcp.settings.effective import Effective
     from ep_overlap_mcp.settings.request import Request
     from ep_overlap_mcp.settings.setting import Setting
@@ -26,18 +28,60 @@ _EVERYTHING = "*"  # stands for a look at the request as a whole
 
 
 class Judge:
-    """Outcomes of all rules for a request and for variants of it, which differ in settings alone."""
+    """Outcomes of all rules for a request as written and for variants of it, which differ in settings alone.
 
-    def __init__(self, request: Request) -> None:
-        self._request = request
+    `rules` are all rules unless given. `likely` are changes that most variants make: the first judgement makes them
+    too, so that less differs.
+    """
+
+    def __init__(
+        self, request: Request, likely: Mapping[str, Any] | None = None, *, rules: Mapping[str, Rule] | None = None
+    ) -> None:
+        self._rules = all_rules() if rules is None else rules
+        self._plain = replace(request, settings=dict(request.as_written), assume="as_written")
+        self._request = self.changed(likely or {})
         self._bases: dict[tuple[Release, ...], _Base] = {}
+        self._known: dict[str, list[Outcome]] = {}
+
+    def changed(self, changes: Mapping[str, Any]) -> Request:
+        """The request as written with the changes made, judged as written."""
+        return self._plain.with_settings(changes, "proposed")
+
+    def after(self, changes: Mapping[str, Any]) -> list[Outcome]:
+        """The outcomes once the changes are made."""
+        key = json.dumps(changes, sort_keys=True, default=str)
+        if key not in self._known:
+            self._known[key] = self.outcomes(self.changed(changes))
+        return self._known[key]
+
+    def errors(self, changes: Mapping[str, Any]) -> list[Outcome]:
+        """The violated error rules once the changes are made.
+
+        A rule is violated only where it is on every release, so all are asked about the first, few about the others.
+        """
+        request = self.changed(changes)
+        releases = request.releases()
+        suspects = [o for o in self._base(releases[:1]).outcomes(request) if o.state == "violated"]
+        if len(releases) > 1:
+            views = [View(request, release) for release in releases]
+            suspects = [o for suspect in suspects if (o := judge(suspect.rule, views)) is not None]
+        return [o for o in suspects if o.state == "violated" and o.severity == "error"]
 
     def outcomes(self, request: Request) -> list[Outcome]:
         """How every rule in force comes out for a variant, in the order of the codes."""
-        releases = request.releases()
+        return self._base(request.releases()).outcomes(request)
+
+    def touched(self, request: Request) -> list[Outcome]:
+        """The outcomes of just those rules that a variant can make come out differently, on its own releases."""
+        base = self._base(self._request.releases())
+        views = [View(request, release) for release in request.releases()]
+        asked = base.asked_by(_differences(self._request.settings, request.settings))
+        return [o for code in sorted(asked) if (o := judge(self._rules[code], views)) is not None]
+
+    def _base(self, releases: tuple[Release, ...]) -> _Base:
         if releases not in self._bases:
-            self._bases[releases] = _Base(self._request, releases)
-        return self._bases[releases].outcomes(request)
+            self._bases[releases] = _Base(self._request, releases, self._rules)
+        return self._bases[releases]
 
 
 def verdict_of(outcomes: Sequence[Outcome]) -> Verdict:
@@ -55,32 +99,37 @@ def undecided_error(outcome: Outcome) -> bool:
 class _Base:
     """The outcomes of one request on some releases, and what every rule looked at to come to them."""
 
-    def __init__(self, request: Request, releases: tuple[Release, ...]) -> None:
+    def __init__(self, request: Request, releases: tuple[Release, ...], rules: Mapping[str, Rule]) -> None:
         self._request = request
+        self._rules = rules
         self._releases = releases
         self._writes = [View(request, release).effective.writes for release in releases]
         self._outcomes: dict[str, Outcome | None] = {}
         self._rules_by_path: dict[str, set[str]] = {}
         looks: set[str] = set()
         traced = [_traced(request, release, looks) for release in releases]
-        for code, rule in all_rules().items():
+        for code, rule in rules.items():
             looks.clear()
             self._outcomes[code] = judge(rule, traced)
             for path in looks:
                 self._rules_by_path.setdefault(path, set()).add(code)
 
+    def asked_by(self, paths: Iterable[str]) -> set[str]:
+        """The rules that looked at one of the paths, or at everything."""
+        return set().union(*(self._rules_by_path.get(path, ()) for path in (*paths, _EVERYTHING)))
+
     def outcomes(self, request: Request) -> list[Outcome]:
         views = [View(request, release) for release in self._releases]
-        asked = set().union(*(self._rules_by_path.get(path, ()) for path in self._differing(request, views)))
-        rules = all_rules()
-        found = {code: judge(rules[code], views) if code in asked else o for code, o in self._outcomes.items()}
+        differing = self._differing(request, views)
+        asked = self.asked_by(differing) if differing else set()
+        found = {code: judge(self._rules[code], views) if code in asked else o for code, o in self._outcomes.items()}
         return [outcome for outcome in found.values() if outcome is not None]
 
     def _differing(self, request: Request, views: Sequence[View]) -> set[str]:
         paths = set(_differences(self._request.settings, request.settings))
         for before, after in zip(self._writes, views, strict=True):
             paths.update(_differences(before, after.effective.writes))
-        return {*paths, _EVERYTHING} if paths else paths
+        return paths
 
 
 def _differences(before: Any, after: Any) -> Iterator[str]:

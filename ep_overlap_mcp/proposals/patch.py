@@ -39,16 +39,10 @@ def attempts(request: Request, changes: Mapping[str, Any], texts: Mapping[str, s
 
     Nothing comes where a change has no place that an edit could reach.
     """
-    edits: dict[str, list[Edit]] = {}
-    new: dict[str, Any] = {}
     try:
-        for path, value in changes.items():
-            written = _written(request, path)
-            if written is None or written.origin.file not in texts:
-                new[path] = value
-                continue
-            text = texts[str(written.origin.file)]
-            edits.setdefault(str(written.origin.file), []).extend(_change(text, written, path, value))
+        edits, new = _changes_in_place(request, changes, texts)
+        exports = {path: new.pop(path) for path in list(new) if path.startswith("env.")}
+        _add(edits, _exports(request, exports, texts))
     except NoPlaceError:
         return
     if not new:
@@ -59,6 +53,33 @@ def attempts(request: Request, changes: Mapping[str, Any], texts: Mapping[str, s
         if added:
             file = str(anchor.setting.origin.file)
             yield _applied(texts, {**edits, file: [*edits.get(file, []), *added]})
+    for file, edit in _new_section(request, new, texts):
+        yield _applied(texts, {**edits, file: [*edits.get(file, []), edit]})
+
+
+def _changes_in_place(
+    request: Request, changes: Mapping[str, Any], texts: Mapping[str, str]
+) -> tuple[dict[str, list[Edit]], dict[str, Any]]:
+    """Edits of what the files state, by file, and the changes that they do not state."""
+    edits: dict[str, list[Edit]] = {}
+    new: dict[str, Any] = {}
+    for path, value in changes.items():
+        written = _written(request, path)
+        if written is None or written.origin.file not in texts:
+            new[path] = value
+            continue
+        file = str(written.origin.file)
+        if written.origin.note:
+            made = _switch_off(request, written, changes, texts[file])
+        else:
+            made = _change(texts[file], written, path, value)
+        _add(edits, {file: [edit for edit in made if edit not in edits.get(file, [])]})
+    return edits, new
+
+
+def _add(edits: dict[str, list[Edit]], more: Mapping[str, Sequence[Edit]]) -> None:
+    for file, made in more.items():
+        edits.setdefault(file, []).extend(made)
 
 
 def unified_diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
@@ -104,6 +125,49 @@ def _goes(place: Statement, path: str, value: Any) -> bool:
     if value is None:
         return not ("_" in place.key and path == "model.recompute_granularity")  # ms-swift's own default is selective
     return value == [] or place.bare or (place.syntax == "flag keys" and value is False)
+
+
+def _switch_off(request: Request, written: Setting, changes: Mapping[str, Any], text: str) -> list[Edit]:
+    """Turn off a switch of the dialect, such as `activation_checkpointing`, where all that it brings must go."""
+    line = written.origin.line
+    brought = [p for p, s in request.as_written.items() if s.origin.note and s.origin.line == line and s.value]
+    start = _start_of(text, line or 1)
+    switch = re.compile(r"([^\n#]*?[:=]\s*)(true)\b", re.IGNORECASE).match(text, start)
+    if switch is None or any(path not in changes or changes[path] for path in brought):
+        raise NoPlaceError(f"{written.path} is computed at {written.origin}")
+    return [Edit(*switch.span(2), "False" if switch[2][0].isupper() else "false")]
+
+
+def _exports(request: Request, variables: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, list[Edit]]:
+    """Environment variables, each behind a shell's own `export` of another one."""
+    made: dict[str, list[Edit]] = {}
+    for path, value in variables.items():
+        places = [s.origin for s in request.as_written.values() if s.path.startswith("env.") and s.origin.file in texts]
+        origin = max(places, key=lambda o: o.order, default=None)
+        text = texts[str(origin.file)] if origin else ""
+        start = _start_of(text, origin.line or 1) if origin else 0
+        found = re.compile(r"([ \t]*)export \w+=[^\n]*").match(text, start)
+        if origin is None or found is None or found[0].endswith("\\"):
+            raise NoPlaceError(f"no export stands beside {path}")
+        edit = Edit(found.end(), found.end(), f"\n{found[1]}export {path[4:]}={value}")
+        made.setdefault(str(origin.file), []).append(edit)
+    return made
+
+
+def _start_of(text: str, line: int) -> int:
+    return sum(len(part) for part in _lines(text)[: line - 1])
+
+
+def _new_section(request: Request, new: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[tuple[str, Edit]]:
+    """A section `comm_overlap` at the end of a Bridge override file that has none; the recipe has the rest of it."""
+    dialects = {reading.file: reading.dialect for reading in request.readings}
+    if any(not path.startswith("comm_overlap.") for path in new):
+        return
+    for file, text in texts.items():
+        if dialects.get(file) == "Bridge override file" and not re.search(r"^comm_overlap:", text, re.MULTILINE):
+            fields = "".join(f"  {path.partition('.')[2]}: {rendered('yaml', v)}\n" for path, v in new.items())
+            gap = "" if not text or text.endswith("\n") else "\n"
+            yield file, Edit(len(text), len(text), f"{gap}\ncomm_overlap:\n{fields}")
 
 
 def _change_stages(place: Statement, value: Any) -> list[Edit]:
@@ -162,7 +226,7 @@ def _anchors(
         if origin.kind != "explicit" or origin.file not in texts or setting.path in changes:
             continue
         try:
-            place = statement_of(texts[origin.file], setting)
+            place = statement_of(texts[str(origin.file)], setting)
         except NoPlaceError:
             continue
         if _fits(place, tops):

@@ -10,7 +10,7 @@ from ep_overlap_mcp.proposals.dispatchers import candidates
 from ep_overlap_mcp.proposals.judging import Judge, undecided_error, verdict_of
 from ep_overlap_mcp.proposals.patch import attempts, unified_diff
 from ep_overlap_mcp.proposals.plan import order_of_work
-from ep_overlap_mcp.proposals.search import REQUESTED, Found, Proposal, as_changed, judge_of, search, switched_on
+from ep_overlap_mcp.proposals.search import REQUESTED, Found, Proposal, judge_of, search, switched_on
 from ep_overlap_mcp.proposals.verifying import verified
 from ep_overlap_mcp.results.propose import Advice, Change, Patch, ProposeResult
 from ep_overlap_mcp.rules.checking import check
@@ -40,17 +40,14 @@ def proposals(
     return [_propose(requests, index, texts, reread) for index in range(len(requests))]
 
 
-def _propose(
-    requests: Sequence[Request], index: int, texts: Mapping[str, str], reread: Reread | None
-) -> ProposeResult:
+def _propose(requests: Sequence[Request], index: int, texts: Mapping[str, str], reread: Reread | None) -> ProposeResult:
     request = requests[index]
     judge = judge_of(request)
     before = verdict_of(judge.outcomes(request))
     found = search(request, alternatives=_MOST_ALTERNATIVES, judge=judge)
     if found.best is None:
         return _nothing_found(request, before, found, judge)
-    changed = as_changed(request, found.best.changes)
-    outcomes = judge.outcomes(changed)
+    changed, outcomes = judge.changed(found.best.changes), judge.after(found.best.changes)
     after = verdict_of(outcomes)
     return ProposeResult(
         summary=_summary(request, before, after, found.best, outcomes),
@@ -94,7 +91,7 @@ def _nothing_found(request: Request, before: Verdict, found: Found, judge: Judge
 
 def _why_nothing(request: Request, found: Found, judge: Judge, others: Sequence[Proposal]) -> str:
     what = "EP overlap with delayed weight gradients" if request.assume == "overlap_delay_wgrad" else "EP overlap"
-    said = {o.rule.name: o.message for o in judge.outcomes(as_changed(request, switched_on(request).changes))}
+    said = {o.rule.name: o.message for o in judge.after(switched_on(request).changes)}
     why = [f"{name} ({said[name]})" if said.get(name) else name for name in found.blocked_by]
     text = f"No change of this configuration makes {what} legal: {'; '.join(why) or 'the searched changes do not do'}."
     return text + (" Plain overlap is legal: see alternatives." if others else "")
@@ -127,7 +124,9 @@ def _overlap_off(request: Request, best: Proposal) -> Proposal:
     """The text asks for overlap already: keep the features that exclude it and turn overlap off instead."""
     paths = [p for p, s in request.as_written.items() if _is_switch(p) and s.value is True]
     changes = dict.fromkeys(paths, False)
-    return Proposal(changes, dict.fromkeys(changes, tuple(sorted(_rules_of(best)))), dict.fromkeys(paths[:1], "EP overlap"))
+    return Proposal(
+        changes, dict.fromkeys(changes, tuple(sorted(_rules_of(best)))), dict.fromkeys(paths[:1], "EP overlap")
+    )
 
 
 def _without_delay(request: Request, plain: Proposal) -> Proposal:
@@ -192,9 +191,7 @@ def _advice(changed: Request, outcomes: Sequence[Outcome]) -> list[Advice]:
     return found
 
 
-def _summary(
-    request: Request, before: Verdict, after: Verdict, proposal: Proposal, outcomes: Sequence[Outcome]
-) -> str:
+def _summary(request: Request, before: Verdict, after: Verdict, proposal: Proposal, outcomes: Sequence[Outcome]) -> str:
     if not proposal.changes:
         return f"Nothing to change: {check(request).summary}"
     named = ", ".join(f"{field_table()[p].name} -> {_word(v)}" for p, v in proposal.changes.items())

@@ -75,7 +75,13 @@ def _override_key(anchor: Statement, path: str) -> str:
     """The key of another setting of the same program, as a command line that may add keys takes it."""
     top, _, name = path.partition(".")
     prefix = anchor.key.removesuffix(anchor.setting.path.partition(".")[2])
-    if anchor.key == anchor.setting.path or prefix.rstrip(".") in ("model", "comm_overlap", "ddp", "train", "optimizer"):
+    if anchor.key == anchor.setting.path or prefix.rstrip(".") in (
+        "model",
+        "comm_overlap",
+        "ddp",
+        "train",
+        "optimizer",
+    ):
         return path
     if not prefix.endswith(".") or anchor.setting.path.partition(".")[0] != top:
         raise NoPlaceError(f"{path} has no key beside {anchor.key}")

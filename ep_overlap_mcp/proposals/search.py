@@ -10,15 +10,17 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.proposals.judging import Judge
+from ep_overlap_mcp.rules import find_rule
 from ep_overlap_mcp.rules.view import View
 from ep_overlap_mcp.settings.request import BRIDGE_DELAY, BRIDGE_SWITCH, MODEL_DELAY, MODEL_SWITCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ep_overlap_mcp.rules.engine import Fix, Outcome
     from ep_overlap_mcp.settings.request import Request
@@ -60,7 +62,7 @@ class Proposal:
         """Layout changes last, then fewest changes, then least given up, then safest."""
         return (bool(LAYOUT_FIELDS & self.changes.keys()), len(self.changes), len(self.gives_up), len(self.unsafe))
 
-    def only(self, paths: set[str]) -> Proposal:
+    def only(self, paths: AbstractSet[str]) -> Proposal:
         """The proposal with just these of its changes."""
         return Proposal(
             {p: v for p, v in self.changes.items() if p in paths},
@@ -91,24 +93,23 @@ def search(request: Request, *, alternatives: int = 2, judge: Judge | None = Non
 
 def judge_of(request: Request) -> Judge:
     """A judge for everything that a search over this request comes to."""
-    return Judge(as_changed(request, switched_on(request).changes))
+    return Judge(request, switched_on(request).changes)
 
 
-def judged(
-    request: Request, changes: Mapping[str, Any], judge: Judge | None = None
-) -> tuple[list[Outcome], list[str]]:
+def judged(request: Request, changes: Mapping[str, Any], judge: Judge | None = None) -> tuple[list[Outcome], list[str]]:
     """The violated error rules after the changes, and why overlap would still be off, if it would."""
-    changed = as_changed(request, changes)
-    outcomes = (judge or Judge(changed)).outcomes(changed)
-    errors = [o for o in outcomes if o.state == "violated" and o.severity == "error"]
+    judge = judge or Judge(request)
+    errors = judge.errors(changes)
+    if errors:
+        return errors, []
+    changed = judge.changed(changes)
     on = all(View(changed, r).effective[MODEL_SWITCH].value is True for r in changed.releases())
     return errors, [] if on else ["overlap-stays-off"]
 
 
 def as_changed(request: Request, changes: Mapping[str, Any]) -> Request:
     """The request as written with the changes made, judged as written."""
-    plain = replace(request, settings=dict(request.as_written), assume="as_written")
-    return plain.with_settings(changes, "proposed")
+    return Judge(request).changed(changes)
 
 
 def switched_on(request: Request) -> Proposal:
@@ -144,7 +145,7 @@ def _cheapest(
         errors, off = judged(request, proposal.changes, judge)
         if not errors and not off:
             return _reduced(request, proposal, judge), ()
-        options = [o for o in _options(request, proposal, errors) if not without & _choices(o)]
+        options = [o for o in _options(proposal, errors, judge) if not without & _choices(o)]
         if not options and not blocked:
             blocked = _obstacles(proposal, errors) or off
         for option in options:
@@ -153,26 +154,34 @@ def _cheapest(
 
 
 def _obstacles(proposal: Proposal, errors: Sequence[Outcome]) -> list[str]:
-    """The rules that led into a dead end, and those that make it one."""
-    tried = [name for names in proposal.rules.values() for name in names if name != REQUESTED]
-    dead = [error.rule.name for error in errors if not error.rule.fixes]
-    return list(dict.fromkeys([*tried, *(dead or [errors[0].rule.name])])) if errors else []
+    """The rules that make a dead end, behind those whose fixes ran into them."""
+    dead = [error for error in errors if not error.rule.fixes] or list(errors[:1])
+    read = {path for error in dead for path in error.reads}
+    led = [name for path, names in proposal.rules.items() if path in read for name in names if name != REQUESTED]
+    return list(dict.fromkeys([*led, *(error.rule.name for error in dead)]))
 
 
 def _alternatives(request: Request, best: Proposal, judge: Judge) -> list[Proposal]:
-    """The cheapest proposals that decide one of the best one's choices otherwise, cheapest first.
+    """Proposals that decide one of the best one's choices otherwise, cheapest first.
 
     A number is no choice of its own: four virtual stages instead of two are not offered. Layout changes are offered
     only against others.
     """
-    start = switched_on(request)
     found: dict[str, Proposal] = {}
-    for choice in sorted(_choices(best) - _choices(start)):
-        other, _ = _cheapest(request, start, judge, frozenset({choice}), _MOST_STATES_FOR_ALTERNATIVES)
-        if other is not None and other.cost[0] <= best.cost[0] and not _contains(other, best):
-            found.setdefault(_key(other.changes), other)
+    for path in best.changes:
+        if _has_another_fix(best.rules[path]):
+            start = best.only(best.changes.keys() - {path})
+            choice = _choices(best.only({path}))
+            other, _ = _cheapest(request, start, judge, choice, _MOST_STATES_FOR_ALTERNATIVES)
+            if other is not None and other.cost[0] <= best.cost[0] and not _contains(other, best):
+                found.setdefault(_key(other.changes), other)
     ordered = sorted(found.values(), key=lambda proposal: proposal.cost)
     return [p for i, p in enumerate(ordered) if not any(_contains(p, earlier) for earlier in ordered[:i])]
+
+
+def _has_another_fix(names: Sequence[str]) -> bool:
+    rules = (find_rule(name) for name in names if name != REQUESTED)
+    return any(rule is not None and len(rule.fixes) > 1 for rule in rules)
 
 
 def _choices(proposal: Proposal) -> frozenset[str]:
@@ -184,11 +193,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _options(request: Request, proposal: Proposal, errors: Sequence[Outcome]) -> Iterator[Proposal]:
+def _options(proposal: Proposal, errors: Sequence[Outcome], judge: Judge) -> Iterator[Proposal]:
     """Ways on: every fix, of any violated rule, that touches what the first violated rule read or is its own."""
     if not errors:
         return
-    changed = as_changed(request, proposal.changes)
+    changed = judge.changed(proposal.changes)
     view = View(changed, changed.releases()[0])
     first = min(errors, key=lambda outcome: len(outcome.rule.fixes) or 99)
     for outcome in errors:

@@ -98,7 +98,7 @@ def _statement(text: str, setting: Setting, syntax: Syntax, key: str, start: int
     if syntax in ("overrides", "flag keys", "json", "yaml") and quote in ("'", '"') and quote:
         outer -= 1
         stop += syntax == "overrides" and text[stop : stop + 1] == quote
-    elif far is None and not (value[0] == value[1]):
+    elif far is None and value[0] != value[1]:
         opening = text[value[0] - 1 : value[0]]
         stop += opening in ("'", '"') and text[stop : stop + 1] == opening and syntax in ("flags", "overrides")
     return Statement(text, setting, syntax, key, outer, stop, value, far)

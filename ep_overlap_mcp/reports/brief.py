@@ -24,16 +24,16 @@ def brief(result: Result, limit: int = LIMIT) -> Answer:
     `omitted` counts what was cut from each field. Errors of a check are shortened, and cut last of all.
     """
     kind = type(result).__module__.rpartition(".")[2]  # the answer's own module, without loading the others
-    answer = without_empty(result.model_dump(mode="json"))
+    answer = result.model_dump(mode="json")
     whole = {key: len(value) for key, value in answer.items() if isinstance(value, (list, dict))}
+    answer = without_empty(_telling(answer) if kind == "check" else answer)
     if kind == "check":
         for shorten in _CHECK_STEPS:
-            if _size(answer) > limit or shorten is _CHECK_STEPS[0]:
-                answer = shorten(answer)
+            answer = shorten(answer) if _size(answer) > limit else answer
     if kind == "propose":
         for shorten in _PROPOSE_STEPS:
             answer = shorten(answer) if _size(answer) > limit else answer
-    if kind == "smoke":
+    if kind == "smoke" and "id" in answer:  # a run; a plan that was asked for is told in full
         answer["plan"] = _counted_plan(answer["plan"])
     while _size(answer) > limit and (field := _longest(answer)) is not None:
         answer[field] = _halved(answer[field])
@@ -52,7 +52,7 @@ def _counted_plan(plan: Answer) -> Answer:
 
 def without_empty(value: Mapping[str, Any]) -> Answer:
     """The same object without nulls and empty containers inside objects; the top level keeps its lists."""
-    return {key: _pruned(item) for key, item in value.items() if item is not None}
+    return {key: _pruned(item, settings=key in _SETTINGS) for key, item in value.items() if item is not None}
 
 
 def _pruned(value: Any, *, settings: bool = False) -> Any:
@@ -94,7 +94,6 @@ def _errors_in_a_line(answer: Answer) -> Answer:
 
 
 _CHECK_STEPS: tuple[Callable[[Answer], Answer], ...] = (
-    _telling,
     _without_settings,
     _needs_only,
     _warnings_in_a_line,

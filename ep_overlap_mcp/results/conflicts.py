@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from ep_overlap_mcp.results.base import Record, Result
 from ep_overlap_mcp.results.check import Finding, Undecided, Verdict
 
@@ -17,6 +19,19 @@ class Cell(Record):
     allowed: Literal["yes", "no", "unknown"]
     rules: list[str]
     why: str
+
+
+class Row(Record):
+    """One graph implementation and scope: from which Transformer Engine on delayed wgrad is allowed, null if none.
+
+    `rules` are those that say no to some version, or are open.
+    """
+
+    cuda_graph_impl: str
+    scope: list[str]
+    allowed_from: str | None
+    verdict: Literal["yes", "no", "unknown", "depends on the version"]
+    rules: list[str]
 
 
 class WayOut(Record):
@@ -34,5 +49,6 @@ class ConflictsResult(Result):
     verdict: Verdict
     findings: list[Finding]
     undecided: list[Undecided]
+    rows: list[Row] = Field(default_factory=list)
     matrix: list[Cell]
     way_out: list[WayOut]

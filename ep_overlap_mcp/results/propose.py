@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from ep_overlap_mcp.results.base import Record, Result
 from ep_overlap_mcp.results.check import Verdict
 
@@ -71,7 +73,7 @@ class ProposeResult(Result):
     alternatives: list[list[Change]]
     blocked_by: list[str]
     patch: Patch | None
-    advice: list[Advice] = []
+    advice: list[Advice] = Field(default_factory=list)
     dispatchers: list[DispatcherCandidate]
     plan: list[Step]
     next: str

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.rules.engine import ERROR, NOTED, bridge, core, put, put_paths, rule, run_time, violated
 from ep_overlap_mcp.rules.recompute import recomputes_modules
-from ep_overlap_mcp.rules.remedies import add_virtual_stages, drop_moe_recompute, even_virtual_stages, spread_experts
+from ep_overlap_mcp.rules.remedies import (
+    add_virtual_stages,
+    drop_moe_recompute,
+    even_virtual_stages,
+    no_shared_expert_overlap,
+    spread_experts,
+)
 from ep_overlap_mcp.rules.sources import bridge_setup, core_config, megatron, megatron_bridge
 from ep_overlap_mcp.rules.truth import TRUE, any_of
 from ep_overlap_mcp.settings.request import BRIDGE_SWITCH
@@ -296,7 +302,7 @@ def needs_half_precision(view: View) -> Check:
     ERROR,
     enforced=[core(">=0.14"), bridge()],
     source=[core_config("0.16.1", "1886-1888"), bridge_setup("main", "513-515")],
-    fixes=[put(moe_shared_expert_overlap=False)],
+    fixes=[no_shared_expert_overlap()],
 )
 def no_shared_expert_overlap(view: View) -> Check:
     """What it checks: EP overlap is on together with `moe_shared_expert_overlap`.

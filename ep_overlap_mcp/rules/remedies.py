@@ -18,18 +18,35 @@ if TYPE_CHECKING:
 _LAYOUT = "model.pipeline_model_parallel_layout"
 _PP = "model.pipeline_model_parallel_size"
 _VPP = "model.virtual_pipeline_model_parallel_size"
+_LARGEST_GROUP = 64
 _MODULES, _SCOPE = "model.cuda_graph_modules", "model.cuda_graph_scope"
 
 
+def no_shared_expert_overlap() -> Fix:
+    """Shared experts after the dispatch instead of beside it: neither numerics nor memory change."""
+    changes = {"model.moe_shared_expert_overlap": False}
+    return Fix(lambda _view: [changes], safe=True, gives_up="the overlap of shared experts with the dispatch")
+
+
 def spread_experts() -> Fix:
-    """Expert-parallel sizes that divide the experts, small ones first."""
+    """Expert-parallel sizes that divide the experts and the GPUs, small ones first; one that does not, if none does."""
 
     def options(view: View) -> Options:
         experts = view.effective["model.num_moe_experts"].value
         count = experts if isinstance(experts, int) else 8
-        yield from ({"model.expert_model_parallel_size": size} for size in (2, 4, 8) if count % size == 0)
+        sizes = [size for size in range(2, min(count, _LARGEST_GROUP) + 1) if count % size == 0]
+        fitting = [size for size in sizes if _fits_world(view, size)]
+        yield from ({"model.expert_model_parallel_size": size} for size in (fitting or sizes)[:3])
 
     return Fix(options, safe=False, gives_up="the layout of experts over GPUs: checkpoints must be resharded")
+
+
+def _fits_world(view: View, size: int) -> bool:
+    """Whether the GPUs, where their number is known, are a multiple of expert TP x EP x PP."""
+    paths = ("hardware.world_size", "model.expert_tensor_parallel_size", _PP)
+    world, expert_tp, pp = (view.effective[path].value for path in paths)
+    known = all(isinstance(value, int) for value in (world, expert_tp, pp))
+    return not known or world % (expert_tp * size * pp) == 0
 
 
 def add_virtual_stages() -> Fix:
@@ -140,7 +157,17 @@ def _graph_modules(view: View, modules: list[str]) -> Mapping[str, Any]:
 
 
 def _divisors(view: View, pp: int) -> list[int]:
+    """Virtual stages that divide a stage's layers: those with which every rank overlaps something first, then small."""
     layers = view.effective["model.num_layers"].value
     if not isinstance(layers, int) or layers % pp:
         return [2]
-    return [number for number in range(2, layers // pp + 1) if (layers // pp) % number == 0][:3]
+    counts = [number for number in range(2, layers // pp + 1) if (layers // pp) % number == 0]
+    return sorted(counts, key=lambda count: not _all_overlap(view, pp, count))[:3]
+
+
+def _all_overlap(view: View, pp: int, count: int) -> bool:
+    """Whether every pipeline rank pairs a forward with a backward, or the microbatches are not known."""
+    from ep_overlap_mcp.rules.pipeline import overlapped_pairs
+
+    microbatches = view.microbatches
+    return not (microbatches.known and microbatches.raw) or 0 not in overlapped_pairs(microbatches.raw, pp, count, pp)

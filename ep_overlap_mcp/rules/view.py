@@ -28,15 +28,16 @@ class View:
         self.release = release
         self.effective = Effective(request, release)
         self.reads: dict[str, Setting] = {}
-        self._values: dict[str, Value] = {}
+        self._seen: dict[str, tuple[Setting, Value]] = {}
 
     def __getitem__(self, path: str) -> Value:
         """The effective value of a canonical path."""
-        self.reads[path] = self.effective[path]
-        value = self._values.get(path)
-        if value is None:
-            value = self._values[path] = _value(self.effective[path])
-        return value
+        seen = self._seen.get(path)
+        if seen is None:
+            setting = self.effective[path]
+            seen = self._seen[path] = (setting, _value(setting))
+        self.reads[path] = seen[0]
+        return seen[1]
 
     def requested(self, path: str) -> Value:
         """The value as the text or the release's default has it, before any layer of the stack writes over it."""

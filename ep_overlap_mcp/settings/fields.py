@@ -31,6 +31,8 @@ class _Absent:
 
 ABSENT: Final = _Absent()
 
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
+_BRACKETED = re.compile(r"\[.*\]|\(.*\)", re.DOTALL)
 _NONE = {"none", "null", "~", ""}
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
@@ -248,7 +250,7 @@ def _int(raw: Any) -> Any:
     if isinstance(raw, bool):
         return ABSENT
     if isinstance(raw, float):
-        return int(raw) if raw.is_integer() else ABSENT
+        return int(raw) if raw.is_integer() and abs(raw) < 1e18 else ABSENT
     text = str(raw).strip().replace("_", "")
     return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else ABSENT
 
@@ -294,8 +296,10 @@ def _any(raw: Any) -> Any:
     if not isinstance(raw, str):
         return raw
     text = raw.strip()
-    if len(text) > 4096 or not re.fullmatch(r"[-+]?[\d.eE]+|\[.*\]|\(.*\)|True|False", text, re.DOTALL):
-        return text
+    if text in ("True", "False"):
+        return text == "True"
+    if not _BRACKETED.fullmatch(text) or len(text) > 4096:
+        return _scalar(text)
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -24,7 +24,8 @@ def failure_of(run: Run, folder: RunFolder) -> Failure | None:
         return _of_stall(stall, folder) if isinstance(stall, dict) and _still(stall, run, folder) else None
     if run.status not in ("failed", "lost"):
         return None
-    ended = str(run.ending.get("cause") or "its end was not written down")
+    far = part(read_json(folder.far_end), "cause")
+    ended = str(far or run.ending.get("cause") or "its end was not written down")
     if run.status == "lost":
         return Failure(cause=ended, rank=None, evidence=_log_end(folder))
     explained = part(read_json(folder.result), "failure")

@@ -31,6 +31,7 @@ class Job:
     log_bytes: int = LOG_BYTES
     folder_bytes: int = FOLDER_BYTES
     variables: dict[str, str] = field(default_factory=dict)
+    relayed: bool = False  # the ranks are elsewhere: what is asked of them is asked of the command
 
     def write(self, folder: RunFolder) -> None:
         """Leave it in the run's folder."""

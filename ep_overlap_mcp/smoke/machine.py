@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ class Machine:
     gpu_memory_gib: float | None
     deepep: bool | None
     hybridep: bool | None
+    behind: str = ""  # the prefix that leads there
+    memory_gib: float | None = None  # of another host, where what is free is not known
 
     @property
     def on_gpu(self) -> bool:
@@ -45,16 +48,11 @@ class Machine:
     @property
     def device_set(self) -> str:
         """What a run of this engine takes for itself."""
-        return "gpu" if self.on_gpu else "cpu"
+        return ("gpu" if self.on_gpu else "cpu") + (f" behind {self.behind}" if self.behind else "")
 
 
 def look_around(environment: TrainingEnvironment, options: SmokeOptions) -> Machine:
     """Choose the engine for the training environment, from package versions and GPUs; imports nothing there."""
-    if environment.prefix:
-        raise SmokeError(
-            f"a smoke run is started on this host only, not through `{' '.join(environment.prefix)}`:"
-            " run ep-overlap-mcp there, with that Python"
-        )
     try:
         facts = environment.describe(fast=True)
     except TrainingEnvironmentError as problem:
@@ -69,7 +67,10 @@ def look_around(environment: TrainingEnvironment, options: SmokeOptions) -> Mach
     engine = options.engine or ("nccl-gpu" if gpus > 1 else "gloo-gpu" if gpus else "gloo-cpu")
     if engine != "gloo-cpu" and not gpus:
         raise SmokeError(f"engine {engine} needs a GPU and torch in {facts.python} has none ({facts.gpus_why})")
-    return _machine(facts, engine, gpus, Core(version))
+    machine = _machine(facts, engine, gpus, Core(version))
+    if not environment.prefix:
+        return machine
+    return replace(machine, behind=shlex.join(environment.prefix), memory_gib=facts.cpu.memory_gib)
 
 
 def _machine(facts: EnvironmentResult, engine: str, gpus: int, core: Core) -> Machine:

@@ -32,7 +32,7 @@ def refuse_if_too_big(per_rank_gib: float, ranks: int, machine: Machine) -> floa
         free, where = machine.gpu_memory_gib, "GPU memory"
     else:
         on_one = per_rank_gib * ranks
-        free, where = free_gib(), "free memory"
+        free, where = (machine.memory_gib, "memory there") if machine.behind else (free_gib(), "free memory")
     if free is not None and on_one > PART * free:
         raise SmokeError(
             f"the run would take about {on_one:.1f} GiB and there are {free:.1f} GiB of {where}:"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.settings.request import Request
     from ep_overlap_mcp.smoke.machine import Machine
     from ep_overlap_mcp.smoke.options import SmokeOptions
+    from ep_overlap_mcp.smoke.relay import Far
     from ep_overlap_mcp.training_env import TrainingEnvironment
 
 SPARE_S = 10.0  # by which the program ends itself before its supervisor ends it, with an explanation
@@ -42,6 +43,7 @@ class SmokePlan:
     stall_s: float
     shown: SmokePlanResult
     variables: dict[str, str] = field(default_factory=dict)
+    far: Far | None = None  # where it runs when that is behind a prefix
 
 
 def plan_run(request: Request, environment: TrainingEnvironment, options: SmokeOptions) -> SmokePlan:
@@ -71,7 +73,15 @@ def plan_run(request: Request, environment: TrainingEnvironment, options: SmokeO
         stall_s=options.stall_s,
         shown=shown,
         variables=variables,
+        far=_far(environment, variables, ranks, options),
     )
+
+
+def _far(environment: TrainingEnvironment, variables: dict[str, str], ranks: int, options: SmokeOptions) -> Far | None:
+    """The other side of the environment's prefix, where it has one."""
+    from ep_overlap_mcp.smoke.relay import Far
+
+    return Far.of(environment, variables, ranks, options.limit_s) if environment.prefix else None
 
 
 def _variables(environment: TrainingEnvironment, draft: Draft) -> dict[str, str]:
@@ -80,7 +90,8 @@ def _variables(environment: TrainingEnvironment, draft: Draft) -> dict[str, str]
     Others that the text sets are not taken: some load libraries.
     """
     variables = dict(environment.variables)
-    if search := variables.get("PYTHONPATH", os.environ.get("PYTHONPATH")):
+    here = None if environment.prefix else os.environ.get("PYTHONPATH")
+    if search := variables.get("PYTHONPATH", here):
         variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, search.split(os.pathsep)))
     if not draft.machine.on_gpu:
         return {**variables, "CUDA_VISIBLE_DEVICES": ""}

@@ -56,6 +56,16 @@ class RunFolder:
         return self.path / "stall.json"
 
     @property
+    def far(self) -> Path:
+        """Where a job behind a prefix runs."""
+        return self.path / "far.json"
+
+    @property
+    def far_end(self) -> Path:
+        """Why a job elsewhere ended, where its exit code does not say it."""
+        return self.path / "far_end.json"
+
+    @property
     def result(self) -> Path:
         """The evidence."""
         return self.path / "result.json"

@@ -41,8 +41,7 @@ def start_run(plan: SmokePlan, command: Callable[[RunFolder], list[str]] | None 
     run = store.add(plan.device_set, plan.shown.model_dump(mode="json"), plan.shown.limit_s)
     folder = store.run_folder(run.id)
     write_json(folder.request, plan.request)
-    argv = command(folder) if command else torchrun(plan, folder)
-    job = Job(run.id, argv, plan.shown.world_size, plan.shown.limit_s, plan.stall_s, variables=dict(plan.variables))
+    job = _job(run.id, plan, command(folder) if command else _command(plan, folder))
     job.write(folder)
     try:
         process = _supervisor(run.id, folder)
@@ -53,6 +52,26 @@ def start_run(plan: SmokePlan, command: Callable[[RunFolder], list[str]] | None 
     if (identity := Identity.of(process.pid)) is not None:
         store.supervised_by(run.id, identity)
     return store.get(run.id)
+
+
+def _command(plan: SmokePlan, folder: RunFolder) -> list[str]:
+    from ep_overlap_mcp.smoke import relay
+
+    return relay.command(folder, plan.far) if plan.far else torchrun(plan, folder)
+
+
+def _job(run_id: str, plan: SmokePlan, argv: list[str]) -> Job:
+    """A job behind a prefix holds its limit there; here the start of the prefix counts as well."""
+    far = plan.far
+    return Job(
+        run_id,
+        argv,
+        plan.shown.world_size,
+        plan.shown.limit_s + (far.start_limit_s if far else 0),
+        plan.stall_s,
+        variables={} if far else dict(plan.variables),
+        relayed=far is not None,
+    )
 
 
 def torchrun(plan: SmokePlan, folder: RunFolder) -> list[str]:

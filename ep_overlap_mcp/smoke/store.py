@@ -155,10 +155,10 @@ class Store:
     def _busy(self, device_set: str) -> str:
         holders = [run for run in self.open_runs() if run.device_set == device_set]
         if not holders:
-            return f"another run has just left the {device_set.upper()}; start again"
+            return f"another run has just left the {_shown(device_set)}; start again"
         run = holders[0]
         return (
-            f"the {device_set.upper()} is busy: smoke run {run.id} holds it for {run.elapsed_s:.0f} s of at most"
+            f"the {_shown(device_set)} is busy: smoke run {run.id} holds it for {run.elapsed_s:.0f} s of at most"
             f" {run.limit_s:.0f} s. Follow it with get_smoke_run, end it with cancel_smoke_run, or wait"
         )
 
@@ -175,6 +175,11 @@ class Store:
                 yield database
         finally:
             database.close()
+
+
+def _shown(device_set: str) -> str:
+    """`CPU`, or `CPU behind ssh login1`."""
+    return device_set[:3].upper() + device_set[3:]
 
 
 def state_folder() -> Path:

@@ -32,7 +32,7 @@ from ep_overlap_mcp.smoke.store import Store
 from ep_overlap_mcp.smoke.watch import Decision, Seen, Watch
 
 FOREIGN = ("PET_", "TORCHELASTIC_")  # options and state of a torchrun that may surround the server
-STACKS_S = 1.0  # for faulthandler to write them
+STACKS_S = 1.0  # for faulthandler to write them, and for a relay to bring them
 
 
 def main() -> int:
@@ -97,7 +97,7 @@ class Supervisor:
             if decision.action == "end":
                 return decision
             if decision.action == "collect_stacks":
-                self._collect_stacks(decision.cause)
+                self._collect_stacks(decision.cause, process)
             if decision.action == "cut_log":
                 _cut_middle(self.folder.log, self.job.log_bytes // 4)
             time.sleep(self.job.poll_s)
@@ -115,12 +115,13 @@ class Supervisor:
             folder_bytes=self.folder.size(),
         )
 
-    def _collect_stacks(self, cause: str) -> None:
+    def _collect_stacks(self, cause: str, launcher: subprocess.Popen[bytes]) -> None:
         """Ask every rank for its stacks, and write down where each was before anything is ended."""
         states = self.folder.states(self.job.world_size)
         ours = {process.pid: process for process in processes_of(self.job.run_id)}
-        for row in states.values():
-            if (process := ours.get(row.get("pid", 0))) is not None:
+        asked = [launcher.pid] if self.job.relayed else [row.get("pid", 0) for row in states.values()]
+        for pid in asked:
+            if (process := ours.get(pid)) is not None:
                 with contextlib.suppress(Exception):
                     process.send_signal(signal.SIGUSR1)
         time.sleep(STACKS_S)

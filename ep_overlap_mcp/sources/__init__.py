@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -54,14 +55,19 @@ def read_text(
         raise UnreadableError(f"{file}: not text (it holds NUL characters); name the configuration itself")
     if not text.strip():
         raise UnreadableError(f"{file}: empty; name the file that holds the configuration")
+    return _selected(list(_recognised(text, file, dialect)), select, file)
+
+
+@lru_cache(maxsize=8)  # a what-if asks about the same text again
+def _recognised(text: str, file: str, dialect: str | None) -> tuple[Reading, ...]:
     chosen = _named(dialect) if dialect else _dialect_of(text, file)
-    found = [reading for reading in chosen.read(text, file) if reading.recognised()]
+    found = tuple(reading for reading in chosen.read(text, file) if reading.recognised())
     if not found:
         raise UnreadableError(
             f"{file}: nothing recognisable of a Megatron run (read as {chosen.name}); name the file that sets the "
             "training arguments, or the file that this one inherits from"
         )
-    return _selected(found, select, file)
+    return found
 
 
 def parse_set(text: str, file: str = "--set") -> Assignment:
@@ -105,10 +111,13 @@ def _named(dialect: str) -> Dialect:
 
 def _dialect_of(text: str, file: str) -> Dialect:
     suffix = PurePath(file).suffix.lower()
+    if not suffix and _SHELL_SCRIPT.match(text):
+        return _named("shell")
     by_suffix = (d for d in DIALECTS if suffix and suffix in d.suffixes)
     return next(by_suffix, None) or next(d for d in DIALECTS if d.looks_like(text))
 
 
+_SHELL_SCRIPT: Final = re.compile(r"#!.*\b(?:ba|da|k|z)?sh\b")
 _CODE: Final = re.compile(r"^\s*(?:import \w|from [\w.]+ import |def \w+\(|[A-Za-z_]\w*\.[\w.]+ = )", re.MULTILINE)
 _ENTRY: Final = re.compile(r"""^\s*["']?[\w.<-][\w.-]*["']?:(?:\s|$)""", re.MULTILINE)
 _COMMAND: Final = re.compile(r"^#!|^\s*(?:export|set|srun|torchrun|python3?|bash|uv) |^\s*\w+\+?=\(?|\\$", re.MULTILINE)

@@ -17,7 +17,7 @@ from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.setting import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ep_overlap_mcp.settings.fields import Field
     from ep_overlap_mcp.sources.reading import Reading
@@ -63,7 +63,11 @@ class Flag:
 
 def read_flags(words: Sequence[Word], reading: Reading) -> None:
     """Add the settings of one command's arguments to a reading, in their order: a later duplicate overwrites."""
-    flags, loose = split_flags(words)
+    add_flags(*split_flags(words), reading)
+
+
+def add_flags(flags: Iterable[Flag], loose: Iterable[Word], reading: Reading) -> None:
+    """The same for arguments that are split already: flags with their values, and words that belong to none."""
     for flag in flags:
         add_flag(flag, reading)
     for word in loose:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ep_overlap_mcp.settings.fields import Field, field_table
 from ep_overlap_mcp.settings.setting import UNKNOWN
 from ep_overlap_mcp.sources.bridge_harness import read_harness, read_recipe_run
-from ep_overlap_mcp.sources.flags import Flag, bare, field_of, is_flag, read_flags, split_flags
+from ep_overlap_mcp.sources.flags import Flag, add_flags, bare, field_of, is_flag, split_flags
 from ep_overlap_mcp.sources.names import SWIFT, vocabulary_of
 from ep_overlap_mcp.sources.overrides import add_overrides, is_override, override_name
 from ep_overlap_mcp.sources.record import record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ep_overlap_mcp.sources.reading import Reading
     from ep_overlap_mcp.sources.words import Word
@@ -145,21 +145,21 @@ def read_launch(launch: Launch, kind: Kind, reading: Reading) -> None:
         reading.partial.append(SWIFT.partial or "")
         _swift(launch, reading)
     else:
-        foreign = any(f.name.replace("_", "-") in _FOREIGN for f in split_flags(launch.arguments)[0])
+        flags, loose = split_flags(launch.arguments)
+        foreign = any(flag.name.replace("_", "-") in _FOREIGN for flag in flags)
         reading.framework = "megatron-core" if foreign else "megatron-lm"
         if foreign:
             reading.partial.append(f"`{launch.program}` has arguments and defaults of its own")
         if kind == "wrapper":
             reading.partial.append(f"`{launch.program}` adds options of its own; its text is not here")
-        for base in _base_files(launch):
+        for base in _base_files(flags, launch):
             reading.partial.append(f"it starts from `{base}`, whose text is not here")
-        read_flags(launch.arguments, reading)
+        add_flags(flags, loose, reading)
         _world(reading)
 
 
-def _base_files(launch: Launch) -> list[str]:
+def _base_files(flags: Iterable[Flag], launch: Launch) -> list[str]:
     """YAML files that the program merges with its arguments; Primus takes one from the variable EXP."""
-    flags = split_flags(launch.arguments)[0]
     found = [f.values[0].text for f in flags if f.values and _BASE_FILE.match(f.name)]
     exported = launch.environment.get("EXP")
     found += [exported.word.text] if exported is not None and exported.word is not None else []

@@ -128,7 +128,7 @@ def _distinct(readings: list[Reading]) -> list[Reading]:
     """Readings that differ in more than the launcher's arguments; a single one needs no name."""
     found: dict[tuple[object, ...], Reading] = {}
     for reading in readings:
-        found.setdefault(_essence(reading), reading)
+        found.setdefault(_essence(reading) if len(readings) > 1 else (), reading)
     kept = list(found.values())
     names = [reading.name for reading in kept]
     for number, reading in enumerate(kept):

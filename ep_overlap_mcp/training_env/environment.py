@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ep_overlap_mcp.results.environment import EnvironmentResult
+    from ep_overlap_mcp.training_env.named import Cluster
 
 CHECK = "check_with_megatron.py"
 DESCRIBE = "describe_environment.py"
@@ -37,8 +38,8 @@ class TrainingEnvironment:
     """The Python that has torch and megatron, and a warm worker in it.
 
     `python` is the interpreter that runs this when not named; `prefix` goes before it, as in
-    `("docker", "exec", "-i", "trainer")` or `("ssh", "node1")`; `variables` are added to the environment of what is
-    started here (a prefix may not pass them on). Threads may share one. Every failure is a
+    `("docker", "exec", "-i", "trainer")` or `("ssh", "node1")`; `variables` are set there. Smoke runs put their files
+    into `folder` there, and are jobs of `cluster` where there is one. Threads may share one. Every failure is a
     TrainingEnvironmentError.
     """
 
@@ -49,11 +50,15 @@ class TrainingEnvironment:
         *,
         variables: Mapping[str, str] | None = None,
         limits: Limits | None = None,
+        folder: str | None = None,
+        cluster: Cluster | None = None,
         open_pipe: Callable[[str, tuple[str, ...]], Pipe] | None = None,
     ) -> None:
         self.python = python or sys.executable
         self.prefix = prefix
-        self._limits = limits or Limits()
+        self.folder = folder
+        self.cluster = cluster
+        self.limits = limits or Limits()
         self.variables = variables or {}
         self._open_pipe = open_pipe or self._open_process
         self._lock = threading.Lock()
@@ -68,7 +73,7 @@ class TrainingEnvironment:
         installed version does not have is rejected, as its constructor does; otherwise it is only listed.
         """
         request = {"framework": framework, "settings": dict(settings), "strict_fields": strict_fields}
-        return _judgement(self._asked(request, self._limits.answer))
+        return _judgement(self._asked(request, self.limits.answer))
 
     def judge_all(
         self, framework: str, batch: Sequence[Mapping[str, Any]], *, strict_fields: bool = False
@@ -76,7 +81,7 @@ class TrainingEnvironment:
         """Verdicts on many configurations, in their order."""
         several = [dict(settings) for settings in batch]
         request = {"framework": framework, "batch": several, "strict_fields": strict_fields}
-        limit = self._limits.answer + self._limits.answer_in_batch * len(several)
+        limit = self.limits.answer + self.limits.answer_in_batch * len(several)
         return [_judgement(answer) for answer in self._asked(request, limit)["answers"]]
 
     def describe(self, *, fast: bool = False) -> EnvironmentResult:
@@ -85,7 +90,7 @@ class TrainingEnvironment:
 
         pipe = self._open_pipe(DESCRIBE, ())
         try:
-            answer = pipe.ask({"fast": fast}, self._limits.describe)
+            answer = pipe.ask({"fast": fast}, self.limits.describe)
         finally:
             pipe.close()
         return EnvironmentResult.model_validate(_without_error(answer))
@@ -119,12 +124,12 @@ class TrainingEnvironment:
         if self._workers and self._workers[0].alive:
             return self._workers[0]
         self._workers.clear()
-        if self._failure and time.monotonic() - self._failure[0] < self._limits.retry:
+        if self._failure and time.monotonic() - self._failure[0] < self.limits.retry:
             raise TrainingEnvironmentError(self._failure[1])
         try:
             pipe = self._open_pipe(CHECK, ("--worker",))
             self._workers.append(pipe)
-            _must_be_able(_without_error(pipe.ask({"hello": True}, self._limits.start)))
+            _must_be_able(_without_error(pipe.ask({"hello": True}, self.limits.start)))
         except TrainingEnvironmentError as problem:
             self._failure = (time.monotonic(), str(problem))
             _close_all(self._workers)

@@ -25,8 +25,9 @@ GRACE_S = 2.0  # between the end of stdin and the kill
 # Takes a program's text from stdin, so that nothing has to be copied to a container or another host first. The
 # working directory leaves the search path: a file named like a library must not be imported by reading a
 # configuration that lies beside it.
+# The line feed ends what a start-up script may have printed without one.
 BOOTSTRAP = (
-    "import sys;sys.path[:]=[p for p in sys.path if p];i=sys.stdin.buffer;"
+    "import sys;sys.path[:]=[p for p in sys.path if p];i=sys.stdin.buffer;print(flush=True);"
     "exec(compile(i.read(int(i.readline())),sys.argv.pop(1),'exec'))"
 )
 
@@ -68,6 +69,7 @@ class ProcessPipe:
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self.place = shlex.join([*prefix, python])
+        self.prefix = prefix
         self.program = program
         self.alive = True
         self._stderr = b""
@@ -75,7 +77,7 @@ class ProcessPipe:
         self._ids = itertools.count(1)
         text = (bundled("tools") / program).read_bytes()
         self._unsent = b"%d\n%b" % (len(text), text)
-        self._process = self._started(command(python, program, arguments, prefix), variables or {})
+        self._process = self._started(command(python, program, arguments, prefix, variables), variables or {})
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             os.set_blocking(_number(stream), False)
 
@@ -119,7 +121,8 @@ class ProcessPipe:
             if time.monotonic() >= deadline:
                 raise TrainingEnvironmentError(
                     f"`{self.place}` did not answer within {limit_s:g} s ({self.program}).{self._heard(skipped)}"
-                    " Importing torch and Megatron from a slow disk can take long; try again"
+                    " Importing torch and Megatron from a slow disk can take long; try again, or give a named"
+                    " environment a larger start_limit_s"
                 )
             if len(self._received) > ANSWER_LIMIT:
                 raise TrainingEnvironmentError(
@@ -168,7 +171,7 @@ class ProcessPipe:
             how = "closed its output"
         return (
             f"`{self.place}` {how} before it answered ({self.program}).{self._heard(skipped + self._received)}"
-            " It must be a Python 3.10 or later that has torch and megatron-core"
+            f" {_remedy(self._process.returncode, self.prefix)}"
         )
 
     def _heard(self, stdout: bytes) -> str:
@@ -197,12 +200,32 @@ class ProcessPipe:
                 stream.close()
 
 
-def command(python: str, program: str, arguments: tuple[str, ...], prefix: tuple[str, ...]) -> list[str]:
-    """The argument list. `ssh` hands its words to a shell on the other side, so they are quoted for it."""
+def command(
+    python: str,
+    program: str,
+    arguments: tuple[str, ...],
+    prefix: tuple[str, ...],
+    variables: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The argument list. Behind a prefix `env` sets the variables, which few prefixes pass on.
+
+    `ssh` hands its words to a shell on the other side, so they are quoted for it.
+    """
     words = [python, "-c", BOOTSTRAP, program, *arguments]
+    if prefix and variables:
+        words = ["env", *(f"{name}={value}" for name, value in variables.items()), *words]
     if prefix and Path(prefix[0]).name == "ssh":
         return [*prefix, shlex.join(words)]
     return [*prefix, *words]
+
+
+def _remedy(code: int | None, prefix: tuple[str, ...]) -> str:
+    """What to do about an early end: the exit codes of shells, `env` and ssh tell who failed."""
+    if prefix and code == 255 and Path(prefix[0]).name == "ssh":
+        return f"ssh did not get there: try `{shlex.join([*prefix, 'true'])}` by hand; it must not ask for a password"
+    if prefix and code in (125, 126, 127):
+        return f"The prefix or the Python behind it is not there: try `{shlex.join([*prefix, 'true'])}` by hand"
+    return "It must be a Python 3.10 or later that has torch and megatron-core"
 
 
 def _object(line: bytes) -> dict[str, Any] | None:

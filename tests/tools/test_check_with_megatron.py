@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parents[2] / "tools" / "check_with_megatron.py"
-RELEASES = os.environ.get("EPO_MEGATRON_RELEASES")  # a folder of unpacked wheels, one folder a version
+RELEASES = os.environ.get("EP_OVERLAP_RELEASES")  # a folder of unpacked wheels, one folder a version
 OVERLAP = {
     "model.num_layers": 8,
     "model.hidden_size": 512,
@@ -144,7 +144,7 @@ def test_without_assertions_there_is_no_verdict():
 
 @pytest.mark.megatron
 @pytest.mark.slow
-@pytest.mark.skipif(not RELEASES, reason="EPO_MEGATRON_RELEASES names no folder of unpacked releases")
+@pytest.mark.skipif(not RELEASES, reason="EP_OVERLAP_RELEASES names no folder of unpacked releases")
 @pytest.mark.parametrize("release", sorted(one.name for one in Path(RELEASES).iterdir()) if RELEASES else [])
 def test_each_release_judges(release):
     """Accept, reject, and library faults that are no verdict, on every release at hand."""

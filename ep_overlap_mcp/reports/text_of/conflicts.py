@@ -20,13 +20,12 @@ def lines(result: ConflictsResult) -> Iterator[Line]:
         yield from finding_lines(finding)
     for undecided in result.undecided:
         yield from undecided_lines(undecided)
-    versions = list(dict.fromkeys(cell.transformer_engine for cell in result.matrix))
-    yield Line("  Transformer Engine".ljust(48) + "".join(version.rjust(9) for version in versions), "dim")
-    rows: dict[str, list[str]] = {}
-    for cell in result.matrix:
-        scope = " ".join(cell.scope) or ("" if cell.cuda_graph_impl == "none" else "(whole)")
-        rows.setdefault(f"  {cell.cuda_graph_impl} {scope}".rstrip(), []).append(cell.allowed)
-    yield from (Line(name.ljust(48) + "".join(word.rjust(9) for word in words)) for name, words in rows.items())
+    for row in result.rows:
+        floor = f"from Transformer Engine {row.allowed_from}" if row.allowed_from else row.verdict
+        rules = f"  ({', '.join(row.rules[:4])})" if row.rules and row.verdict != "yes" else ""
+        scope = " ".join(row.scope) or ("" if row.cuda_graph_impl == "none" else "(whole)")
+        name = f"  {row.cuda_graph_impl} {scope}".rstrip()
+        yield Line(f"{name.ljust(52)}{'yes' if row.verdict == 'yes' else floor}{rules}")
     for way in result.way_out:
         changes = ", ".join(f"{path}={shown(value)}" for path, value in way.changes.items())
         lost = f"; gives up {', '.join(way.gives_up)}" if way.gives_up else ""

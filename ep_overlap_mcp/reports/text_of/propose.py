@@ -26,6 +26,9 @@ def lines(result: ProposeResult) -> Iterator[Line]:
         state = "verified: read again after the edit" if result.patch.verified else "to add; the file was not edited"
         yield Line(f"  patch ({result.patch.format}, {state}):")
         yield from (Line(text, _diff_style(text)) for text in result.patch.text.splitlines())
+    for advice in result.advice:
+        cure = f"; set {advice.path}={shown(advice.value)}" if advice.path else ""
+        yield Line(f"  advice: {advice.why}{cure}  ({advice.rule})", "yellow")
     for candidate in result.dispatchers:
         name = candidate.backend or candidate.dispatcher
         yield Line(f"  dispatcher {name}: supported {candidate.supported}; {candidate.why}")
