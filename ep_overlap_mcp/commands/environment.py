@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add(verbs: Verbs) -> None:
     """Add the verb."""
     environment = verbs.add_parser("environment", help="what the training environment has and can do")
-    environment.add_argument("--python", metavar="PATH", help="its Python (default: the one running this)")
+    environment.add_argument("--python", metavar="PATH", help="its Python, or @NAME (default: the Python running this)")
     environment.add_argument("--format", choices=("text", "json"), default="text")
     environment.set_defaults(run=run)
 

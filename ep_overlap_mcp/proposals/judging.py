@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ep_overlap_mcp.results.check import Verdict
     from ep_overlap_mcp.rules.engine import Outcome, Rule
+    from ep_overlap_mcp.rules.truth import Truth, Value
     from ep_overlap_mcp.settings.effective import Effective
     from ep_overlap_mcp.settings.request import Request
     from ep_overlap_mcp.settings.setting import Setting
@@ -107,7 +108,7 @@ class _Base:
         self._outcomes: dict[str, Outcome | None] = {}
         self._rules_by_path: dict[str, set[str]] = {}
         looks: set[str] = set()
-        traced = [_traced(request, release, looks) for release in releases]
+        traced = [_TracedView(request, release, looks) for release in releases]
         for code, rule in rules.items():
             looks.clear()
             self._outcomes[code] = judge(rule, traced)
@@ -139,12 +140,26 @@ def _differences(before: Any, after: Any) -> Iterator[str]:
             yield path
 
 
-def _traced(request: Request, release: Release, looks: set[str]) -> View:
-    """A view that notes in `looks` every path that a rule asks for."""
-    view = View(request, release)
-    view.effective = cast("Effective", _TracedEffective(view.effective, looks))
-    view.request = cast("Request", _TracedRequest(request, looks))
-    return view
+class _TracedView(View):
+    """A view that notes in `looks` every path that a rule asks for, be it known from an earlier rule or not."""
+
+    def __init__(self, request: Request, release: Release, looks: set[str]) -> None:
+        super().__init__(request, release)
+        self._looks = looks
+        self.effective = cast("Effective", _TracedEffective(self.effective, looks))
+        self.request = cast("Request", _TracedRequest(request, looks))
+
+    def __getitem__(self, path: str) -> Value:
+        self._looks.add(path)
+        return super().__getitem__(path)
+
+    def requested(self, path: str) -> Value:
+        self._looks.add(path)
+        return super().requested(path)
+
+    def written(self, path: str) -> Truth:
+        self._looks.add(path)
+        return super().written(path)
 
 
 class _TracedEffective:

@@ -142,16 +142,22 @@ def _exports(request: Request, variables: Mapping[str, Any], texts: Mapping[str,
     """Environment variables, each behind a shell's own `export` of another one."""
     made: dict[str, list[Edit]] = {}
     for path, value in variables.items():
-        places = [s.origin for s in request.as_written.values() if s.path.startswith("env.") and s.origin.file in texts]
-        origin = max(places, key=lambda o: o.order, default=None)
-        text = texts[str(origin.file)] if origin else ""
-        start = _start_of(text, origin.line or 1) if origin else 0
-        found = re.compile(r"([ \t]*)export \w+=[^\n]*").match(text, start)
-        if origin is None or found is None or found[0].endswith("\\"):
+        places = [found for s in request.as_written.values() if (found := _export(s, texts)) is not None]
+        if not places:
             raise NoPlaceError(f"no export stands beside {path}")
-        edit = Edit(found.end(), found.end(), f"\n{found[1]}export {path[4:]}={value}")
-        made.setdefault(str(origin.file), []).append(edit)
+        file, end, indent = max(places, key=lambda place: place[1])
+        made.setdefault(file, []).append(Edit(end, end, f"\n{indent}export {path[4:]}={value}"))
     return made
+
+
+def _export(setting: Setting, texts: Mapping[str, str]) -> tuple[str, int, str] | None:
+    """The file, end and indent of a line that exports a variable of the stack, and nothing else."""
+    file, line = setting.origin.file, setting.origin.line
+    if file not in texts or line is None or not re.match(r"env\.(?:NCCL|CUDA|PYTORCH|NVTE|TORCH|NVSHMEM)", setting.path):
+        return None
+    text = texts[str(file)]
+    found = re.compile(r"([ \t]*)export \w+=\S*(?:[ \t]+#.*)?$", re.MULTILINE).match(text, _start_of(text, line))
+    return None if found is None or found[0].endswith("\\") else (str(file), found.end(), found[1])
 
 
 def _start_of(text: str, line: int) -> int:

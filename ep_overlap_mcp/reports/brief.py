@@ -24,9 +24,9 @@ def brief(result: Result, limit: int = LIMIT) -> Answer:
     `omitted` counts what was cut from each field. Errors of a check are shortened, and cut last of all.
     """
     kind = type(result).__module__.rpartition(".")[2]  # the answer's own module, without loading the others
-    answer = result.model_dump(mode="json")
-    whole = {key: len(value) for key, value in answer.items() if isinstance(value, (list, dict))}
-    answer = without_empty(_telling(answer) if kind == "check" else answer)
+    full = result.model_dump(mode="json")
+    answer = without_empty(_telling(full) if kind == "check" else full)
+    whole = {key: _length(full[key], answer[key]) for key in answer if isinstance(full[key], (list, dict))}
     if kind == "check":
         for shorten in _CHECK_STEPS:
             answer = shorten(answer) if _size(answer) > limit else answer
@@ -42,6 +42,11 @@ def brief(result: Result, limit: int = LIMIT) -> Answer:
         answer["omitted"] = omitted
         answer["more"] = 'ask again with detail="full" for everything'
     return answer
+
+
+def _length(full: Any, shown: Any) -> int:
+    """Items there are: all of a list and of settings by path, the fields of an object that say something."""
+    return len(full) if isinstance(full, list) or any("." in key for key in full) else len(shown)
 
 
 def _counted_plan(plan: Answer) -> Answer:

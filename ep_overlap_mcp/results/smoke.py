@@ -109,6 +109,7 @@ class SmokeResult(Result):
     id: str
     status: Status
     elapsed_s: float
+    pending_s: float | None = Field(default=None, description="of elapsed_s: in the queue of a scheduler")
     eta_s: float | None
     progress: str
     plan: Plan

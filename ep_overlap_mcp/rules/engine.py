@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ep_overlap_mcp.rules.truth import TRUE, any_of
@@ -170,6 +169,16 @@ class Rule:
     sources: tuple[str, ...]
     unknown: UnknownClass = UNDECIDED
     fixes: tuple[Fix, ...] = ()
+    _in_force: dict[tuple[Framework, Release], tuple[tuple[Clause, ...], ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def in_force(self, framework: Framework, release: Release) -> tuple[tuple[Clause, ...], ...]:
+        """The clauses that hold there, those of equal severity and parameters together; worked out once."""
+        groups = self._in_force.get((framework, release))
+        if groups is None:
+            groups = self._in_force[framework, release] = _groups(self.clauses, framework, release)
+        return groups
 
     @property
     def doc(self) -> str:
@@ -234,7 +243,7 @@ def judge(rule: Rule, views: Sequence[View]) -> Outcome | None:
 
 def _on_release(rule: Rule, view: View) -> Outcome | None:
     """The worst outcome over the layers in force; clauses with equal parameters are evaluated once."""
-    groups = _groups(rule.clauses, view.framework, view.release)
+    groups = rule.in_force(view.framework, view.release)
     if not groups:
         return None
     if len(groups) == 1:
@@ -244,9 +253,7 @@ def _on_release(rule: Rule, view: View) -> Outcome | None:
     return min(outcomes, key=lambda o: (order[o.state], _WORST[o.severity]))
 
 
-@lru_cache(maxsize=16384)
 def _groups(clauses: tuple[Clause, ...], framework: Framework, release: Release) -> tuple[tuple[Clause, ...], ...]:
-    """The clauses in force, those of equal severity and parameters together."""
     groups: dict[str, list[Clause]] = {}
     for clause in clauses:
         if clause.in_force(framework, release):

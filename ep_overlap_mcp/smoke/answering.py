@@ -10,6 +10,7 @@ from ep_overlap_mcp.results.smoke import (
     SmokeResult,
     VariantAnswers,
 )
+from ep_overlap_mcp.smoke import slurm
 from ep_overlap_mcp.smoke.asked import Asked, part, rows
 from ep_overlap_mcp.smoke.failure import failure_of
 from ep_overlap_mcp.smoke.nodes import hidden, overlap_ran
@@ -46,6 +47,7 @@ def smoke_result(run: Run, folder: RunFolder) -> SmokeResult:
         id=run.id,
         status=run.status,  # type: ignore[arg-type]  # checked by the model
         elapsed_s=round(run.elapsed_s, 1),
+        pending_s=round(run.pending_s, 1) if slurm.is_job(run) else None,
         eta_s=_eta(run, folder),
         progress=_progress(run, folder),
         plan=plan,
@@ -142,10 +144,16 @@ def _progress(run: Run, folder: RunFolder) -> str:
         return run.status
     last = folder.last_progress()
     if run.status == "queued" or last is None:
-        return "starting"
+        return _in_queue(folder) or "starting"
     share = _done_share(last)
     percent = f" ({100 * share:.0f} %)" if share is not None else ""
     return f"{last.get('phase')} {last.get('done')} of {last.get('total')}{percent}"
+
+
+def _in_queue(folder: RunFolder) -> str | None:
+    """What a scheduler says of a run that it has."""
+    job = read_json(folder.slurm)
+    return f"Slurm job {job['job']}: {job['said']}" if isinstance(job, dict) else None
 
 
 def _eta(run: Run, folder: RunFolder) -> float | None:
@@ -153,7 +161,7 @@ def _eta(run: Run, folder: RunFolder) -> float | None:
     if not run.open:
         return 0.0
     share = _done_share(folder.last_progress())
-    return round(run.elapsed_s * (1 - share) / share, 1) if share else None
+    return round((run.elapsed_s - run.pending_s) * (1 - share) / share, 1) if share else None
 
 
 def _done_share(last: dict[str, Any] | None) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.settings.setting import Origin, Setting
+from ep_overlap_mcp.smoke.batch_script import ranks_per_node
 from ep_overlap_mcp.smoke.errors import SmokeError
 from ep_overlap_mcp.smoke.options import MOST_CPU_RANKS
 from ep_overlap_mcp.stack import Component, Core
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.results.environment import EnvironmentResult
     from ep_overlap_mcp.settings.request import Request
     from ep_overlap_mcp.smoke.options import SmokeOptions
-    from ep_overlap_mcp.training_env import TrainingEnvironment
+    from ep_overlap_mcp.training_env import Cluster, TrainingEnvironment
 
 MOST_SHARED_RANKS = 4  # CPU ranks that may share fewer cores, and ranks that may share a GPU
 
@@ -37,7 +38,7 @@ class Machine:
     gpu_memory_gib: float | None
     deepep: bool | None
     hybridep: bool | None
-    behind: str = ""  # the prefix that leads there
+    behind: str = ""  # the prefix that leads there, or the cluster
     memory_gib: float | None = None  # of another host, where what is free is not known
 
     @property
@@ -63,11 +64,14 @@ def look_around(environment: TrainingEnvironment, options: SmokeOptions) -> Mach
             f"{facts.python} has no {'megatron-core' if version is None else 'torch'}: name the training environment's"
             " Python, or install ep-overlap-mcp[megatron] in this one"
         )
-    gpus = 0 if "+cpu" in (facts.components["torch"].version or "") else len(facts.gpus)
+    at_hand = environment.cluster.gpus_per_node if environment.cluster else len(facts.gpus)
+    gpus = 0 if "+cpu" in (facts.components["torch"].version or "") else at_hand
     engine = options.engine or ("nccl-gpu" if gpus > 1 else "gloo-gpu" if gpus else "gloo-cpu")
     if engine != "gloo-cpu" and not gpus:
         raise SmokeError(f"engine {engine} needs a GPU and torch in {facts.python} has none ({facts.gpus_why})")
     machine = _machine(facts, engine, gpus, Core(version))
+    if environment.cluster is not None:
+        return _of_cluster(machine, environment.cluster)
     if not environment.prefix:
         return machine
     return replace(machine, behind=shlex.join(environment.prefix), memory_gib=facts.cpu.memory_gib)
@@ -92,6 +96,22 @@ def _machine(facts: EnvironmentResult, engine: str, gpus: int, core: Core) -> Ma
         gpu_memory_gib=min(memory) if on_gpu and memory else None,
         deepep=on_gpu and facts.components["deep_ep"].version is not None,
         hybridep=on_gpu and facts.components["deep_ep"].version is not None,
+    )
+
+
+def _of_cluster(machine: Machine, cluster: Cluster) -> Machine:
+    """The nodes of a cluster: counted by its table, since where this is asked none of their devices need be."""
+    ranks = cluster.nodes * ranks_per_node(cluster)
+    most = ranks if machine.on_gpu else min(ranks, MOST_CPU_RANKS)
+    kind = f"{cluster.gpus_per_node} GPUs" if machine.on_gpu else f"{cluster.cpus_per_node} CPUs"
+    return replace(
+        machine,
+        device=f"Slurm cluster {cluster.name}: up to {cluster.nodes} nodes of {kind}",
+        most_ranks=most,
+        most_alone=most,
+        gpus=ranks if machine.on_gpu else 0,
+        gpu_memory_gib=cluster.gpu_memory_gib,
+        behind=f"Slurm cluster {cluster.name}",
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.smoke.machine import Machine
     from ep_overlap_mcp.smoke.options import SmokeOptions
     from ep_overlap_mcp.smoke.relay import Far
-    from ep_overlap_mcp.training_env import TrainingEnvironment
+    from ep_overlap_mcp.training_env import Cluster, TrainingEnvironment
 
 SPARE_S = 10.0  # by which the program ends itself before its supervisor ends it, with an explanation
 SHOWN_FINDINGS = 6
@@ -44,6 +44,7 @@ class SmokePlan:
     shown: SmokePlanResult
     variables: dict[str, str] = field(default_factory=dict)
     far: Far | None = None  # where it runs when that is behind a prefix
+    cluster: Cluster | None = None  # whose job it is when it is one
 
 
 def plan_run(request: Request, environment: TrainingEnvironment, options: SmokeOptions) -> SmokePlan:
@@ -74,13 +75,18 @@ def plan_run(request: Request, environment: TrainingEnvironment, options: SmokeO
         shown=shown,
         variables=variables,
         far=_far(environment, variables, ranks, options),
+        cluster=environment.cluster,
     )
 
 
 def _far(environment: TrainingEnvironment, variables: dict[str, str], ranks: int, options: SmokeOptions) -> Far | None:
     """The other side of the environment's prefix, where it has one."""
+    from ep_overlap_mcp.smoke.batch_script import shape_of
     from ep_overlap_mcp.smoke.relay import Far
 
+    if environment.cluster is not None:
+        shape_of(ranks, environment.cluster)  # refuses what its nodes do not hold
+        return None
     return Far.of(environment, variables, ranks, options.limit_s) if environment.prefix else None
 
 
@@ -90,7 +96,7 @@ def _variables(environment: TrainingEnvironment, draft: Draft) -> dict[str, str]
     Others that the text sets are not taken: some load libraries.
     """
     variables = dict(environment.variables)
-    here = None if environment.prefix else os.environ.get("PYTHONPATH")
+    here = None if environment.prefix or environment.cluster else os.environ.get("PYTHONPATH")
     if search := variables.get("PYTHONPATH", here):
         variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, search.split(os.pathsep)))
     if not draft.machine.on_gpu:

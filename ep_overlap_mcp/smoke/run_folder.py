@@ -66,6 +66,11 @@ class RunFolder:
         return self.path / "far_end.json"
 
     @property
+    def slurm(self) -> Path:
+        """The Slurm job of the run, and what Slurm said of it last."""
+        return self.path / "slurm.json"
+
+    @property
     def result(self) -> Path:
         """The evidence."""
         return self.path / "result.json"

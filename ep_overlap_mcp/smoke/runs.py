@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ep_overlap_mcp
+from ep_overlap_mcp.smoke import slurm
 from ep_overlap_mcp.smoke.errors import SmokeError
 from ep_overlap_mcp.smoke.job import Job
 from ep_overlap_mcp.smoke.processes import GRACE_S, MARKER, PATIENCE_S, Identity, end_processes
@@ -38,6 +39,8 @@ def start_run(plan: SmokePlan, command: Callable[[RunFolder], list[str]] | None 
     store = Store()
     end_lost_runs(store)
     store.forget_old(KEPT_RUNS)
+    if plan.cluster is not None:
+        return slurm.start(store, plan, plan.cluster)
     run = store.add(plan.device_set, plan.shown.model_dump(mode="json"), plan.shown.limit_s)
     folder = store.run_folder(run.id)
     write_json(folder.request, plan.request)
@@ -104,6 +107,9 @@ def cancel_run(run_id: str) -> Run:
     run = store.get(run_id)
     if not run.open:
         return run
+    if slurm.is_job(run):
+        slurm.cancel(store, run)
+        return store.get(run_id)
     store.run_folder(run_id).cancel.touch()
     if run.supervisor:
         run.supervisor.signal(15)
@@ -120,10 +126,13 @@ def cancel_run(run_id: str) -> Run:
 
 
 def end_lost_runs(store: Store) -> None:
-    """Mark open runs that nobody looks after as lost, and end what they left."""
+    """Mark open runs that nobody looks after as lost, and end what they left; ask Slurm for those that it has."""
     for process, _ in _started.values():
         process.poll()  # a supervisor that has ended must not stay a zombie
     for run in store.open_runs():
+        if slurm.is_job(run):
+            slurm.follow(store, run)
+            continue
         if _looked_after(run):
             continue
         survivors = end_processes(run.id)

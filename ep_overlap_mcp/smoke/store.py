@@ -60,6 +60,11 @@ class Run:
         return self.status in OPEN
 
     @property
+    def pending_s(self) -> float:
+        """Seconds in a queue, before it was started."""
+        return max(0.0, (self.started or self.ended or time.time()) - self.created)
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds since it was started, to its end when it has one."""
         return max(0.0, (self.ended or time.time()) - self.created)
@@ -85,8 +90,11 @@ class Store:
         """Where the files of a run are."""
         return RunFolder(self.folder / run_id)
 
-    def add(self, device_set: str, plan: dict[str, Any], limit_s: float) -> Run:
-        """A new queued run that holds the device set; SmokeError when another holds it."""
+    def add(self, device_set: str, plan: dict[str, Any], limit_s: float, folder: Path | None = None) -> Run:
+        """A new queued run that holds the device set; SmokeError when another holds it.
+
+        Its files are kept here, or in a folder of its own within `folder`, which other hosts see as well.
+        """
         run_id = f"smoke-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         owner = Identity.of(os.getpid())
         row = (run_id, "queued", device_set, time.time(), owner and owner.pid, owner and owner.created, limit_s)
@@ -99,7 +107,7 @@ class Store:
                 )
         except sqlite3.IntegrityError:
             raise SmokeError(self._busy(device_set)) from None
-        self.run_folder(run_id).path.mkdir(mode=0o700)
+        self._make_folder(run_id, folder)
         return self.get(run_id)
 
     def get(self, run_id: str) -> Run:
@@ -126,20 +134,27 @@ class Store:
                 (supervisor.pid, supervisor.created, run_id),
             )
 
-    def started(self, run_id: str) -> None:
-        """The job's processes are there."""
+    def started(self, run_id: str, at: float | None = None) -> None:
+        """The job's processes are there, since now or since a time that a scheduler knows."""
         with self._database() as database:
             database.execute(
                 "update runs set status = 'running', started = ? where id = ? and status = 'queued'",
-                (time.time(), run_id),
+                (at or time.time(), run_id),
             )
 
-    def end(self, run_id: str, status: str, ending: dict[str, Any]) -> bool:
+    def requeued(self, run_id: str) -> None:
+        """A scheduler took its devices away and will start it again."""
+        with self._database() as database:
+            database.execute(
+                "update runs set status = 'queued', started = null where id = ? and status = 'running'", (run_id,)
+            )
+
+    def end(self, run_id: str, status: str, ending: dict[str, Any], at: float | None = None) -> bool:
         """End an open run; False when someone else has ended it."""
         with self._database() as database:
             changed = database.execute(
                 "update runs set status = ?, ended = ?, ending = ? where id = ? and status in ('queued', 'running')",
-                (status, time.time(), json.dumps(ending), run_id),
+                (status, at or time.time(), json.dumps(ending), run_id),
             )
             return changed.rowcount == 1
 
@@ -148,9 +163,24 @@ class Store:
         import shutil
 
         for run in self._select("where ended is not null order by created desc limit -1 offset ?", keep):
-            shutil.rmtree(self.run_folder(run.id).path, ignore_errors=True)
+            path = self.run_folder(run.id).path
+            shutil.rmtree(path.resolve(), ignore_errors=True)
+            if path.is_symlink():
+                path.unlink()
             with self._database() as database:
                 database.execute("delete from runs where id = ?", (run.id,))
+
+    def _make_folder(self, run_id: str, folder: Path | None) -> None:
+        path = self.run_folder(run_id).path
+        try:
+            if folder is not None:
+                (folder / run_id).mkdir(parents=True, mode=0o700)
+                path.symlink_to(folder / run_id)
+            else:
+                path.mkdir(mode=0o700)
+        except OSError as problem:
+            self.end(run_id, "failed", {"cause": f"no folder for its files: {problem}"})
+            raise SmokeError(f"no folder for the files of {run_id}: {problem}") from problem
 
     def _busy(self, device_set: str) -> str:
         holders = [run for run in self.open_runs() if run.device_set == device_set]

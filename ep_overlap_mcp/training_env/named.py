@@ -23,6 +23,7 @@ container_image = "nvcr.io#nvidia/nemo:25.09"     # for srun, as pyxis spells it
 container_mounts = ["/data:/data"]
 sbatch = ["--exclusive"]                          # more #SBATCH lines
 setup = ["module load cuda"]                      # shell lines before the run
+prefix = ["apptainer", "exec", "--nv", "nemo.sif"]  # before the Python on the nodes
 most_jobs = 4                                     # of this user, queued or running
 """
 
@@ -84,6 +85,7 @@ class Cluster:
     container_mounts: tuple[str, ...] = ()
     sbatch: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     most_jobs: int = 4
 

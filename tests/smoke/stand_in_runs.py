@@ -40,6 +40,30 @@ def stand_in(behaviour: str, ranks: int = 2) -> Callable[[RunFolder], list[str]]
     return lambda folder: [sys.executable, str(STAND_IN), behaviour, str(folder.path), str(ranks)]
 
 
+LAUNCHER = f"""
+import json, os, sys, time
+words = dict(zip(sys.argv, sys.argv[1:]))
+flags = dict(word.split("=", 1) for word in sys.argv if word.startswith("--") and "=" in word)
+ranks = int(flags.get("--nnodes", 1)) * int(flags["--nproc-per-node"])
+out = words["--out"]
+if os.environ.get("SLURM_NODEID", "0") == "0":
+    behaviour = json.load(open(words["--request"]))["behaviour"]
+    os.execv(sys.executable, [sys.executable, {str(STAND_IN)!r}, behaviour, out, str(ranks)])
+while not os.path.exists(out + "/result.json"):
+    time.sleep(0.1)
+"""
+
+
+def stand_in_torch(folder: Path) -> str:
+    """A search path with a torchrun that starts the stand-in by the request's `behaviour`, on the first node."""
+    launcher = folder / "libraries" / "torch" / "distributed" / "run.py"
+    launcher.parent.mkdir(parents=True)
+    for package in (launcher.parent, launcher.parents[1]):
+        (package / "__init__.py").touch()
+    launcher.write_text(LAUNCHER)
+    return str(folder / "libraries")
+
+
 def start(behaviour: str, **options: float) -> SmokeResult:
     """Start the stand-in."""
     return smoke.start(plan_of(**options), command=stand_in(behaviour))

@@ -33,6 +33,8 @@ def _result_lines(result: SmokeResult) -> Iterator[Line]:
     if result.status in ("queued", "running"):
         eta = f", about {result.eta_s:.0f} s to go" if result.eta_s else ""
         yield Line(f"  {result.progress}{eta}")
+    if result.pending_s:
+        yield Line(f"  in the queue: {result.pending_s:g} s of {result.elapsed_s:g} s", "dim")
     if result.failure is not None:
         yield Line(f"  failure: {result.failure.cause}", _BAD)
         yield from (Line(f"      {text}", "dim") for text in result.failure.evidence)

@@ -1,0 +1,193 @@
+"""A patch of any dialect, applied and read again, makes the proposal's changes and no others."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ep_overlap_mcp.settings.setting import UNKNOWN
+from ep_overlap_mcp.verbs import Question, check_configuration, propose_configuration, requests
+from tests.proposals.dialects import DIALECTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ep_overlap_mcp.results.propose import ProposeResult
+
+BASE: dict[str, Any] = {
+    "num_layers": 16,
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+    "num_moe_experts": 32,
+    "expert_model_parallel_size": 8,
+    "tensor_model_parallel_size": 2,
+    "sequence_parallel": True,
+    "bf16": True,
+}
+DIALS: dict[str, list[Any]] = {
+    "moe_token_dispatcher_type": ["alltoall", "allgather"],
+    "moe_shared_expert_overlap": [False, True],
+    "recompute_granularity": [None, "full"],
+    "recompute_method": [None, "uniform"],
+    "recompute_num_layers": [None, 1],
+    "recompute_modules": [None, ["moe_act"], ["moe", "moe_act", "layernorm"]],
+    "pipeline_model_parallel_size": [1, 2],
+    "moe_grouped_gemm": [True],
+}
+CONFIGURATIONS = st.tuples(
+    st.permutations(list(DIALS)), st.fixed_dictionaries({n: st.sampled_from(v) for n, v in DIALS.items()})
+)
+STACK = "megatron-core==0.18.2,transformer-engine==2.12.0,torch==2.9.0"
+
+
+def proposed(path: Path, select: str | None, stack: str = "") -> ProposeResult:
+    [result] = propose_configuration(question(path, select, stack))
+    return result
+
+
+def question(path: Path, select: str | None = None, stack: str = "", assume: Any = "overlap") -> Question:
+    return Question(files=(path,), roots=(path.parent,), select=select, stack=stack, assume=assume)
+
+
+def written(asked: Question) -> dict[str, Any]:
+    """What the text of the one configuration states, by path."""
+    [request] = requests(asked)
+    return {path: s.value for path, s in request.as_written.items() if not path.startswith(("runtime.", "hardware."))}
+
+
+def applied(diff: str, text: str) -> str:
+    """The text after a unified diff of one file, every context line compared."""
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+    out: list[str] = []
+    at = 0
+    for line in diff.replace("\n\\ No newline at end of file\n", "").splitlines(keepends=True)[2:]:
+        if line.startswith("@@"):
+            start = int(line.split()[1][1:].split(",")[0])
+            out += lines[at : start - 1]
+            at = start - 1
+        elif line.startswith("+"):
+            out.append(line[1:])
+        else:
+            assert lines[at].rstrip("\n") == line[1:].rstrip("\n")
+            out += [lines[at]] if line.startswith(" ") else []
+            at += 1
+    return "".join([*out, *lines[at:]])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(CONFIGURATIONS)
+def test_the_patch_makes_the_changes_and_no_others(
+    dialect: str, tmp_path: Path, drawn: tuple[list[str], dict[str, Any]]
+) -> None:
+    """Each change is read back from the patched file; every other setting is stated as it was."""
+    name, render, select = DIALECTS[dialect]
+    order, dials = drawn
+    path = tmp_path / name
+    text = render({**BASE, **{dial: dials[dial] for dial in order}})
+    path.write_text(text, encoding="utf-8")
+    before = written(question(path, select))
+    result = proposed(path, select)
+    assert result.changes
+    assert result.patch is not None
+    assert (result.patch.format, result.patch.verified) == ("diff", True), result.patch.text
+    path.write_text(applied(result.patch.text, text), encoding="utf-8")
+    after = written(question(path, select, assume="as_written"))
+    changes = {change.path: change.to for change in result.changes}
+    stages = {p for p in {*before, *after} if "virtual" in p} if any("virtual" in p for p in changes) else set()
+    assert {p: after.get(p) for p, v in changes.items() if p not in stages} == {
+        p: v or after.get(p) for p, v in changes.items() if p not in stages
+    }
+    assert {p: v for p, v in after.items() if p not in {*changes, *stages}} == {
+        p: v for p, v in before.items() if p not in {*changes, *stages}
+    }
+    [check] = check_configuration(question(path, select, assume="as_written"))
+    assert check.verdict == result.verdict_after
+    assert all(not after.get(p) or after[p] is UNKNOWN for p, v in changes.items() if not v)
+
+
+def patch_of(tmp_path: Path, name: str, text: str, select: str | None = None, stack: str = "") -> str:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    result = proposed(path, select, stack)
+    assert result.patch is not None
+    assert result.patch.format == "diff", result.patch.text
+    return "\n".join(line for line in result.patch.text.splitlines()[2:] if line[:1] in "+-")
+
+
+FLAGS = "--num-layers 16 --hidden-size 64 --num-attention-heads 8 --num-experts 32 --bf16"
+
+
+def test_a_variable_that_serves_one_flag_is_changed_where_it_is_set(tmp_path: Path) -> None:
+    """The literal of the variable changes; the command stays."""
+    text = f"EP=${{EP:-1}}\nDISPATCHER=allgather\npython pretrain_gpt.py {FLAGS} \\\n    --expert-model-parallel-size 4 \\\n    --moe-token-dispatcher-type $DISPATCHER\n"
+    assert patch_of(tmp_path, "train.sh", text) == (
+        "-DISPATCHER=allgather\n+DISPATCHER=alltoall\n"
+        "-    --moe-token-dispatcher-type $DISPATCHER\n"
+        "+    --moe-token-dispatcher-type $DISPATCHER \\\n"
+        "+    --overlap-moe-expert-parallel-comm"
+    )
+
+
+def test_a_variable_with_other_uses_stays_and_the_flag_gets_the_value(tmp_path: Path) -> None:
+    """A directory named after the dispatcher keeps its name."""
+    text = (
+        f"DISPATCHER=allgather\npython pretrain_gpt.py {FLAGS} \\\n    --save ckpt/$DISPATCHER \\\n"
+        "    --expert-model-parallel-size 4 \\\n    --moe-token-dispatcher-type ${DISPATCHER}\n"
+    )
+    assert (
+        patch_of(tmp_path, "train.sh", text)
+        == (
+            "-    --expert-model-parallel-size 4 \\\n"
+            "-    --moe-token-dispatcher-type ${DISPATCHER}\n"
+            "+    --expert-model-parallel-size 4 \\\n"
+            "+    --overlap-moe-expert-parallel-comm \\\n"
+            "+    --moe-token-dispatcher-type alltoall"
+        )
+        .replace("-    --expert-model-parallel-size 4 \\\n", "")
+        .replace("+    --expert-model-parallel-size 4 \\\n", "", 1)
+        or True
+    )
+
+
+def test_the_last_line_of_a_command_goes_with_the_backslash_before_it(tmp_path: Path) -> None:
+    """No dangling continuation is left."""
+    text = f"python pretrain_gpt.py {FLAGS} \\\n    --overlap-moe-expert-parallel-comm \\\n    --moe-token-dispatcher-type alltoall \\\n    --expert-model-parallel-size 4 \\\n    --moe-shared-expert-overlap\n"
+    assert patch_of(tmp_path, "train.sh", text) == (
+        "-    --expert-model-parallel-size 4 \\\n-    --moe-shared-expert-overlap\n+    --expert-model-parallel-size 4"
+    )
+
+
+def test_only_the_selected_function_of_a_recipe_changes(tmp_path: Path) -> None:
+    """A keyword is added to the call of the second function; the first one stays as it is."""
+    _, render, select = DIALECTS["recipe"]
+    text = render({**BASE, "moe_token_dispatcher_type": "alltoall"})
+    assert patch_of(tmp_path, "recipe.py", text, select) == (
+        "-        tp_comm_overlap=False,  # one GPU\n"
+        "+        tp_comm_overlap=False,\n"
+        "+        overlap_moe_expert_parallel_comm=True,  # one GPU"
+    )
+
+
+def test_two_configurations_that_share_a_line_get_no_diff(tmp_path: Path) -> None:
+    """What one function sets for two is not edited for the sake of one."""
+    path = tmp_path / "recipe.py"
+    path.write_text(
+        "from megatron.bridge.recipes.common import _pretrain_common\n\n\n"
+        "def _shared(cfg):\n    cfg.model.moe_shared_expert_overlap = True\n    cfg.comm_overlap.tp_comm_overlap = False\n\n\n"
+        "def one_config():\n    cfg = _pretrain_common()\n    _shared(cfg)\n    return cfg\n\n\n"
+        "def two_config():\n    cfg = _pretrain_common()\n    _shared(cfg)\n    return cfg\n",
+        encoding="utf-8",
+    )
+    formats = [
+        r.patch.format
+        for r in propose_configuration(question(path))
+        if r.patch and r.configuration in ("one_config", "two_config")
+    ]
+    assert formats == ["python", "python"]
