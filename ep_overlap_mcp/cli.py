@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ep-overlap-mcp {__version__}")
     serve = import_module("ep_overlap_mcp.commands.serve")
-    parser.set_defaults(run=serve.run, http=False, host="127.0.0.1", port=8765)
+    parser.set_defaults(run=serve.run, http=False, host="127.0.0.1", port=8765, allow_host=[])
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
     for verb in VERBS:
         import_module(f"ep_overlap_mcp.commands.{verb}").add(verbs)

@@ -19,13 +19,15 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
-from ep_overlap_mcp import __version__, verbs
+from ep_overlap_mcp import __version__, access, verbs
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.reports.brief import brief, without_empty
 from ep_overlap_mcp.results.base import Result  # noqa: TC001 - the SDK reads the annotations
 from ep_overlap_mcp.settings.request import Assume
 
 if TYPE_CHECKING:
+    from mcp.server.auth.settings import AuthSettings
+
     from ep_overlap_mcp.training_env import TrainingEnvironment
 
 INSTRUCTIONS = """\
@@ -169,8 +171,10 @@ def start_smoke_run(
     options = SmokeOptions(
         variants=tuple(variants) if variants else None, engine=engine, pairs=pairs, limit_s=limit_s, force=force
     )
-    plan = verbs.plan_smoke_run(question, options, _environment_of(python or _python() or sys.executable))
-    return [plan.shown if dry_run else smoke.start(plan)]
+    plan = verbs.plan_smoke_run(
+        question, options, _environment_of(access.python_of(python) or _python() or sys.executable)
+    )
+    return [plan.shown if dry_run else smoke.start(plan, user=access.user(), most=access.runs_per_user())]
 
 
 @tool(kind="read_only")
@@ -198,7 +202,7 @@ def cancel_smoke_run(
     from ep_overlap_mcp import smoke
 
     del detail  # taken by the answer
-    return [smoke.cancel(id)]
+    return [smoke.cancel(id, user=access.user())]
 
 
 @tool(kind="read_only")
@@ -312,12 +316,12 @@ def check_environment(
     from ep_overlap_mcp.training_env import open_environment
 
     del detail  # taken by the answer
-    with closing(open_environment(python or _python() or sys.executable)) as environment:
+    with closing(open_environment(access.python_of(python) or _python() or sys.executable)) as environment:
         return [environment.describe()]
 
 
-def build_server() -> MCPServer[Any]:
-    """The server with all tools, resources and prompts."""
+def build_server(tokens: access.Tokens | None = None, auth: AuthSettings | None = None) -> MCPServer[Any]:
+    """The server with all tools, resources and prompts; over HTTP only for users with a token where there are any."""
     from ep_overlap_mcp.completion import add_completion
     from ep_overlap_mcp.prompt_files import load_prompts
     from ep_overlap_mcp.resources import add_resources
@@ -330,6 +334,8 @@ def build_server() -> MCPServer[Any]:
         instructions=INSTRUCTIONS,
         tools=[_strict_tool(function, kind) for function, kind in _OFFERED],
         log_level="WARNING",
+        auth=auth,
+        token_verifier=tokens,
     )
     add_resources(server)
     add_completion(server, allowed_roots)
@@ -338,16 +344,16 @@ def build_server() -> MCPServer[Any]:
     return server
 
 
-def serve(*, http: bool, host: str, port: int) -> int:
+def serve(*, http: bool, host: str, port: int, names: Sequence[str] = ()) -> int:
     """Serve until the client leaves; signals end jobs and the process at once."""
     _end_on_signals()
-    server = build_server()
     if not http:
-        server.run("stdio")
+        build_server().run("stdio")
         return 0
-    if host not in ("127.0.0.1", "::1", "localhost"):
-        raise verbs.UsageError(f"--host {host} is not loopback; serve HTTP on 127.0.0.1 and tunnel to it")
-    server.run("streamable-http", host=host, port=port)
+    tokens = access.tokens()
+    security = access.security(host, names, tokens)
+    server = build_server(tokens, access.auth_settings(host, port) if tokens else None)
+    server.run("streamable-http", host=host, port=port, transport_security=security)
     return 0
 
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 if TYPE_CHECKING:
@@ -163,11 +164,9 @@ class LocalSlurm:
         time.sleep(0.5)
         for process in reversed(self.processes.values()):
             process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        _, stuck = psutil.wait_procs([psutil.Process(p.pid) for p in self.processes.values() if p.poll() is None], 5)
+        for process in stuck:
+            process.kill()
         os.environ.pop("SLURM_CONF", None)
 
 

@@ -42,7 +42,8 @@ MAY_IMPORT = {
     "completion": JUDGEMENT | WORK,
     "commands": JUDGEMENT | WORK | {"verbs", "reports", "clients", "server"},
     "cli": {"__init__", "refusal", "commands"},
-    "server": JUDGEMENT | WORK | {"verbs", "reports", "resources", "prompt_files", "completion"},
+    "access": BASIS,
+    "server": JUDGEMENT | WORK | {"access", "verbs", "reports", "resources", "prompt_files", "completion"},
     "__main__": {"cli"},
 }
 # What a room may know of another for its types alone, or of a table of the other.

@@ -13,8 +13,19 @@ if TYPE_CHECKING:
 def add(verbs: Verbs) -> None:
     """Add the verb."""
     serve = verbs.add_parser("serve", help="serve the Model Context Protocol, on stdio by default")
-    serve.add_argument("--http", action="store_true", help="serve streamable HTTP on loopback instead")
-    serve.add_argument("--host", default="127.0.0.1", help="loopback address to bind (default: %(default)s)")
+    serve.add_argument("--http", action="store_true", help="serve streamable HTTP instead")
+    serve.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to bind; beyond loopback with EP_OVERLAP_TOKEN (default: %(default)s)",
+    )
+    serve.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="one more name that clients reach this host by",
+    )
     serve.add_argument("--port", type=int, default=8765, help="port to bind (default: %(default)s)")
     serve.set_defaults(run=run)
 
@@ -23,4 +34,4 @@ def run(options: argparse.Namespace) -> int:
     """Run the verb; its exit code."""
     from ep_overlap_mcp.server import serve
 
-    return serve(http=options.http, host=options.host, port=options.port)
+    return serve(http=options.http, host=options.host, port=options.port, names=options.allow_host)

@@ -23,7 +23,7 @@ def add(verbs: Verbs) -> None:
     actions = smoke.add_subparsers(title="actions", metavar="ACTION", required=True)
     run = actions.add_parser("run", help="plan and run; --dry-run shows the plan alone")
     add_question(run)
-    run.add_argument("--python", metavar="PATH", help="training environment: its Python, or @NAME (default: the Python running this)")
+    run.add_argument("--python", metavar="PATH", help="Python of the training environment, or @NAME")
     run.add_argument("--engine", choices=("gloo-cpu", "gloo-gpu", "nccl-gpu"), help="default: the best one here")
     run.add_argument("--variant", action="append", dest="variants", choices=("overlap", "overlap_delay_wgrad"))
     run.add_argument("--ranks", type=int, metavar="N")

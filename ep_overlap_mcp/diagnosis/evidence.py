@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-# settings that a dump without sections prints beside the model's own
-_OWNERS = {
-    "micro_batch_size": "train",
-    "global_batch_size": "train",
-    "moe_a2a_overlap": "harness",
-    "overlap_grad_reduce": "ddp",
-    "overlap_param_gather": "ddp",
-    "use_distributed_optimizer": "ddp",
-    "use_megatron_fsdp": "ddp",
-}
+from ep_overlap_mcp.diagnosis.naming import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,10 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of one file, prefixes (ANSI, rank, time) taken off; `time` is in seconds within a year."""
+    """One line of one file, prefixes (ANSI, rank, time) taken off; `time` is in seconds within a year.
+
+    `number` is None for what stands in no line: a default, a finding about several settings, a smoke run.
+    """
 
     file: str
-    number: int
+    number: int | None
     text: str
     rank: int | None = None
     time: float | None = None
@@ -58,20 +52,22 @@ class Failure:
 
 @dataclass(frozen=True)
 class Printed:
-    """A setting as printed; `form` is table, yaml, override (`name=value`) or flag (`--name value`)."""
+    """A setting as printed; `form` is table, yaml, override (`name=value`) or flag (`--name value`).
+
+    `value` is as far as the text tells it, `raw` the text itself.
+    """
 
     name: str
     section: str
     value: object
     form: str
     line: Line
+    raw: str = ""
 
     @property
     def path(self) -> str:
-        """The canonical path as far as the print tells it: section, `env.` for capitals, else the bare name."""
-        if self.name.isupper():
-            return f"env.{self.name}"
-        return f"{self.section or _OWNERS.get(self.name, 'model')}.{self.name}"
+        """The canonical path."""
+        return canonical(self.name, self.section)
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,10 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that was read; later prints of a setting override earlier ones of the same form."""
+    """All that was read; later prints of a setting override earlier ones of the same form.
+
+    `stack` and `symptom` are the caller's: versions that no log prints, and what is wrong in words.
+    """
 
     hits: tuple[Hit, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -117,6 +116,7 @@ class Evidence:
     memory: tuple[MemoryUse, ...] = ()
     root_rank: int | None = None
     stack: dict[str, str] = field(default_factory=dict)
+    symptom: str = ""
 
     def of(self, name: str, *forms: str) -> Iterator[Printed]:
         """Prints of a setting by its last name, in order, of the given forms (all when none is given)."""

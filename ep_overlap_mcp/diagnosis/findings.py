@@ -16,12 +16,16 @@ POSSIBLE = 1.0
 
 @dataclass(frozen=True)
 class Support:
-    """Lines that speak for a cause; `strength` orders causes, the cause's ceiling bounds the confidence."""
+    """Lines that speak for a cause; `strength` orders causes, the cause's ceiling bounds the confidence.
+
+    `fix` is the change that mends this very case.
+    """
 
     cause: str
     strength: float
     lines: tuple[Line, ...] = ()
     rules: tuple[str, ...] = ()
+    fix: str = ""
 
 
 @dataclass(frozen=True)

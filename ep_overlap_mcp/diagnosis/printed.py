@@ -118,22 +118,23 @@ _TOTAL_GIB = re.compile(r"total capacity of ([\d.]{1,12}) GiB of which ([\d.]{1,
 def settings(line: Line) -> Iterator[Printed]:
     """Settings a line prints: a row of an argument table, overrides, flags."""
     if row := _TABLE.match(line.text):
-        yield Printed(row["name"], "", read_value(row["value"]), "table", line)
+        yield Printed(row["name"], "", read_value(row["value"]), "table", line, row["value"])
         return
     for found in _OVERRIDE.finditer(line.text):
         section = found["section"] or ""
-        yield Printed(found["name"], section, read_value(found["value"]), "override", line)
+        yield Printed(found["name"], section, read_value(found["value"]), "override", line, found["value"])
     if "--" in line.text:
         for found in _FLAG.finditer(line.text):
             name = found["name"].replace("-", "_")
             if name in _KNOWN:
-                yield Printed(name, "", read_value(found["value"] or "true"), "flag", line)
+                given = found["value"] or "true"
+                yield Printed(name, "", read_value(given), "flag", line, given)
 
 
 def yaml_setting(line: Line, section: str) -> Printed | None:
     """The setting of a line inside a YAML dump, or None when the line is none."""
     if row := _YAML.match(line.text):
-        return Printed(row["name"], section, read_value(row["value"]), "yaml", line)
+        return Printed(row["name"], section, read_value(row["value"]), "yaml", line, row["value"])
     return None
 
 

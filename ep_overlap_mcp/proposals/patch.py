@@ -48,11 +48,9 @@ def attempts(request: Request, changes: Mapping[str, Any], texts: Mapping[str, s
     if not new:
         yield _applied(texts, edits)
         return
-    for anchor in _anchors(request, changes, new, texts)[:_MOST_ATTEMPTS]:
-        added = _insertions(anchor, new)
-        if added:
-            file = str(anchor.setting.origin.file)
-            yield _applied(texts, {**edits, file: [*edits.get(file, []), *added]})
+    for added in _places_of_new(request, changes, new, texts):
+        more = {file: [*edits.get(file, []), *made] for file, made in added.items()}
+        yield _applied(texts, {**edits, **more})
     for file, edit in _new_section(request, new, texts):
         yield _applied(texts, {**edits, file: [*edits.get(file, []), edit]})
 
@@ -65,7 +63,7 @@ def _changes_in_place(
     new: dict[str, Any] = {}
     for path, value in changes.items():
         written = _written(request, path)
-        if written is None or written.origin.file not in texts:
+        if written is None or written.origin.file not in texts or _is_default(written):
             new[path] = value
             continue
         file = str(written.origin.file)
@@ -75,6 +73,11 @@ def _changes_in_place(
             made = _change(texts[file], written, path, value)
         _add(edits, {file: [edit for edit in made if edit not in edits.get(file, [])]})
     return edits, new
+
+
+def _is_default(written: Setting) -> bool:
+    """Whether a field is only implied unset by the object that it belongs to."""
+    return written.origin.note is not None and written.value in (None, False)
 
 
 def _add(edits: dict[str, list[Edit]], more: Mapping[str, Sequence[Edit]]) -> None:
@@ -153,7 +156,11 @@ def _exports(request: Request, variables: Mapping[str, Any], texts: Mapping[str,
 def _export(setting: Setting, texts: Mapping[str, str]) -> tuple[str, int, str] | None:
     """The file, end and indent of a line that exports a variable of the stack, and nothing else."""
     file, line = setting.origin.file, setting.origin.line
-    if file not in texts or line is None or not re.match(r"env\.(?:NCCL|CUDA|PYTORCH|NVTE|TORCH|NVSHMEM)", setting.path):
+    if (
+        file not in texts
+        or line is None
+        or not re.match(r"env\.(?:NCCL|CUDA|PYTORCH|NVTE|TORCH|NVSHMEM)", setting.path)
+    ):
         return None
     text = texts[str(file)]
     found = re.compile(r"([ \t]*)export \w+=\S*(?:[ \t]+#.*)?$", re.MULTILINE).match(text, _start_of(text, line))
@@ -221,11 +228,29 @@ def _removal(place: Statement) -> Edit:
     return Edit(start, place.stop, "")
 
 
-def _anchors(
+def _places_of_new(
     request: Request, changes: Mapping[str, Any], new: Mapping[str, Any], texts: Mapping[str, str]
-) -> list[Statement]:
-    """Statements beside which new ones can stand: those about experts first, then the last ones."""
-    tops = {path.partition(".")[0] for path in new}
+) -> Iterator[dict[str, list[Edit]]]:
+    """New statements, those of each object beside one of its own; the likeliest places first."""
+    objects: dict[str, dict[str, Any]] = {}
+    for path, value in new.items():
+        objects.setdefault(path.partition(".")[0], {})[path] = value
+    found = []
+    for top, part in objects.items():
+        places = [(a, made) for a in _anchors(request, changes, top, texts) if (made := _insertions(a, part))]
+        if not places:
+            return
+        found.append(places[:_MOST_ATTEMPTS])
+    for attempt in range(max(map(len, found))):
+        edits: dict[str, list[Edit]] = {}
+        for places in found:
+            anchor, made = places[min(attempt, len(places) - 1)]
+            _add(edits, {str(anchor.setting.origin.file): made})
+        yield edits
+
+
+def _anchors(request: Request, changes: Mapping[str, Any], top: str, texts: Mapping[str, str]) -> list[Statement]:
+    """Statements beside which new ones of an object can stand: those about experts first, then the last ones."""
     found = []
     for setting in request.as_written.values():
         origin = setting.origin
@@ -235,12 +260,12 @@ def _anchors(
             place = statement_of(texts[str(origin.file)], setting)
         except NoPlaceError:
             continue
-        if _fits(place, tops):
+        if _fits(place, top):
             found.append(place)
     return sorted(found, key=_likeliness, reverse=True)
 
 
-def _fits(place: Statement, tops: set[str]) -> bool:
+def _fits(place: Statement, wanted: str) -> bool:
     top = place.setting.path.partition(".")[0]
     if place.syntax in ("flags", "flag keys"):
         opening = place.text[place.start - 1 : place.start]
@@ -248,7 +273,7 @@ def _fits(place: Statement, tops: set[str]) -> bool:
         return top in _FLAG_OBJECTS and place.key.startswith("-") and not alone
     if place.syntax == "overrides":
         return "." in place.key
-    return tops == {top} and place.far is None
+    return top == wanted and place.far is None
 
 
 def _likeliness(place: Statement) -> tuple[bool, bool, int]:
@@ -286,6 +311,9 @@ def _behind(anchor: Statement, statements: Sequence[str]) -> Edit:
 
 def _in_a_list(anchor: Statement, statements: Sequence[str]) -> Edit:
     """Entries behind another one of a comma-separated list, on lines of their own where it has one."""
+    if anchor.indent is not None and re.fullmatch(r",[ \t]*#.*", anchor.rest):
+        at = anchor.stop + len(anchor.rest)
+        return Edit(at, at, "".join(f"\n{anchor.indent}{statement}," for statement in statements))
     gap = " " if anchor.indent is None else f"\n{anchor.indent}"
     return Edit(anchor.stop, anchor.stop, "".join(f",{gap}{statement}" for statement in statements))
 

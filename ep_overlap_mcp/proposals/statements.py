@@ -109,8 +109,10 @@ def syntax_of(text: str, setting: Setting) -> Syntax:
     statement = (setting.origin.text or "").strip()
     span = setting.origin.span or (0, 0)
     line = text[text.rfind("\n", 0, span[0]) + 1 : span[0]]
-    if re.match(r"--?[A-Za-z]", statement):
+    if re.match(r"--?[A-Za-z]", statement) and not (setting.origin.file or "").endswith(".py"):
         return "flag keys" if re.match(r"\s*[\"']?--?[\w-]+[\"']?:", line) else "flags"
+    if (setting.origin.file or "").endswith(".py"):
+        return "python"
     if re.match(r"[+~]*[\w.]+=(?!=)", statement) and not re.search(r"\s=\s", statement):
         return "overrides" if _is_word(text, setting) else "python"
     if text.lstrip().startswith("{"):

@@ -32,14 +32,20 @@ def plan(request: Request, environment: TrainingEnvironment, options: SmokeOptio
     return plan_run(request, environment, options)
 
 
-def start(plan: SmokePlan, *, command: Callable[[RunFolder], list[str]] | None = None) -> SmokeResult:
-    """Start the plan and return at once. SmokeError when another run holds the devices.
+def start(
+    plan: SmokePlan,
+    *,
+    user: str | None = None,
+    most: int | None = None,
+    command: Callable[[RunFolder], list[str]] | None = None,
+) -> SmokeResult:
+    """Start the plan and return at once. SmokeError when another run holds the devices, or `user` has `most` open.
 
     `command` replaces torchrun with smoke_train.py; it gets the folder that holds the request and takes the evidence.
     """
     from ep_overlap_mcp.smoke.runs import start_run
 
-    return _answer(start_run(plan, command))
+    return _answer(start_run(plan, command, user=user, most=most))
 
 
 def get(run_id: str, wait_s: float = 0.0) -> SmokeResult:
@@ -49,11 +55,14 @@ def get(run_id: str, wait_s: float = 0.0) -> SmokeResult:
     return _answer(wait_for(run_id, wait_s))
 
 
-def cancel(run_id: str) -> SmokeResult:
-    """End the run and every process of it, whoever started it; what has ended stays as it is."""
+def cancel(run_id: str, *, user: str | None = None) -> SmokeResult:
+    """End the run and every process of it, whichever process started it; what has ended stays as it is.
+
+    A `user` ends only what is theirs; SmokeError for another's.
+    """
     from ep_overlap_mcp.smoke.runs import cancel_run
 
-    return _answer(cancel_run(run_id))
+    return _answer(cancel_run(run_id, user))
 
 
 def report(run_id: str) -> SmokeReport:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,17 +32,32 @@ KEPT_RUNS = 50
 START_S = 30.0  # for a supervisor to be written down
 ANSWER_S = GRACE_S + PATIENCE_S + 4.0  # for a supervisor to end its job
 
+_starting = threading.Lock()  # counting a user's runs and adding one are one step
 _started: dict[str, tuple[subprocess.Popen[bytes], RunFolder]] = {}
 
 
-def start_run(plan: SmokePlan, command: Callable[[RunFolder], list[str]] | None = None) -> Run:
-    """Start the plan under a supervisor of its own; SmokeError when its devices are taken."""
+def start_run(
+    plan: SmokePlan,
+    command: Callable[[RunFolder], list[str]] | None = None,
+    *,
+    user: str | None = None,
+    most: int | None = None,
+) -> Run:
+    """Start the plan under a supervisor of its own; SmokeError when its devices are taken or `user` has enough."""
     store = Store()
     end_lost_runs(store)
     store.forget_old(KEPT_RUNS)
-    if plan.cluster is not None:
-        return slurm.start(store, plan, plan.cluster)
-    run = store.add(plan.device_set, plan.shown.model_dump(mode="json"), plan.shown.limit_s)
+    with _starting:
+        if user is not None and most is not None:
+            store.refuse_more_than(most, user)
+        if plan.cluster is not None:
+            return slurm.start(store, plan, plan.cluster, user)
+        run = store.add(plan.device_set, plan.shown.model_dump(mode="json"), plan.shown.limit_s, user=user)
+    return _supervised(store, run, plan, command)
+
+
+def _supervised(store: Store, run: Run, plan: SmokePlan, command: Callable[[RunFolder], list[str]] | None) -> Run:
+    """Give the run a supervisor, which starts its job."""
     folder = store.run_folder(run.id)
     write_json(folder.request, plan.request)
     job = _job(run.id, plan, command(folder) if command else _command(plan, folder))
@@ -100,11 +116,13 @@ def wait_for(run_id: str, wait_s: float) -> Run:
         time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
 
 
-def cancel_run(run_id: str) -> Run:
+def cancel_run(run_id: str, user: str | None = None) -> Run:
     """End the run and all its processes, from any process; a run that has ended stays as it is."""
     store = Store()
     end_lost_runs(store)
     run = store.get(run_id)
+    if user is not None and run.user != user:
+        raise SmokeError(f"{run_id} is not yours: {run.user or 'this host'} started it, and can end it")
     if not run.open:
         return run
     if slurm.is_job(run):

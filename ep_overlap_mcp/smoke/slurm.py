@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,16 +42,16 @@ class SlurmUnreachableError(SmokeError):
     """The controller did not answer; nothing is known."""
 
 
-def start(store: Store, plan: SmokePlan, cluster: Cluster) -> Run:
+def start(store: Store, plan: SmokePlan, cluster: Cluster, user: str | None = None) -> Run:
     """Submit one job for the plan."""
-    (run,) = submit(store, [plan], cluster)
+    (run,) = submit(store, [plan], cluster, user)
     return run
 
 
-def submit(store: Store, plans: Sequence[SmokePlan], cluster: Cluster) -> list[Run]:
+def submit(store: Store, plans: Sequence[SmokePlan], cluster: Cluster, user: str | None = None) -> list[Run]:
     """Submit one job, or one array job for several plans; SmokeError with sbatch's own words when it refuses."""
     refuse_too_many(store, cluster)
-    runs = [_added(store, plan, cluster) for plan in plans]
+    runs = [_added(store, plan, cluster, user) for plan in plans]
     folders = [store.run_folder(run.id) for run in runs]
     for plan, folder in zip(plans, folders, strict=True):
         _put_files(plan, folder, cluster)
@@ -78,8 +79,8 @@ def refuse_too_many(store: Store, cluster: Cluster) -> None:
     }
     if len(jobs) >= cluster.most_jobs:
         raise SmokeError(
-            f"{len(jobs)} jobs of yours are open on `{cluster.name}` and most_jobs is {cluster.most_jobs}: wait for one,"
-            " or cancel it"
+            f"{len(jobs)} jobs of yours are open on `{cluster.name}` and most_jobs is {cluster.most_jobs}: wait for"
+            " one, or cancel it"
         )
 
 
@@ -121,9 +122,11 @@ def cancel(store: Store, run: Run) -> None:
         follow(store, store.get(run.id))
 
 
-def _added(store: Store, plan: SmokePlan, cluster: Cluster) -> Run:
+def _added(store: Store, plan: SmokePlan, cluster: Cluster, user: str | None) -> Run:
     devices = f"{DEVICES}{cluster.name} {os.urandom(4).hex()}"  # Slurm gives devices out, not the store
-    return store.add(devices, plan.shown.model_dump(mode="json"), plan.shown.limit_s, folder=Path(cluster.folder))
+    return store.add(
+        devices, plan.shown.model_dump(mode="json"), plan.shown.limit_s, folder=Path(cluster.folder), user=user
+    )
 
 
 def _put_files(plan: SmokePlan, folder: RunFolder, cluster: Cluster) -> None:
@@ -192,11 +195,13 @@ def _by_its_files(folder: RunFolder) -> State:
         code = int((folder.path / "slurm.exit").read_text())
     except (OSError, ValueError):
         return State("LOST", "Slurm knows the job no longer and it left no exit code")
-    ended = (folder.path / "slurm.exit").stat().st_mtime
-    return State("COMPLETED" if code == 0 else "FAILED", exit_code=code, ended=ended)
+    started, ended = ((folder.path / name).stat().st_mtime for name in ("slurm.started", "slurm.exit"))
+    return State("COMPLETED" if code == 0 else "FAILED", exit_code=code, started=started, ended=ended)
 
 
 def _take(store: Store, run: Run, folder: RunFolder, state: State) -> None:
+    if state.name == "COMPLETING" and folder.cancel.exists():
+        state = replace(state, name="CANCELLED", ended=time.time())  # Slurm may take long to clear its nodes
     if state.waits:
         store.requeued(run.id)
     elif state.runs or state.ended is not None:

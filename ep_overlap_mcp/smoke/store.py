@@ -60,6 +60,11 @@ class Run:
         return self.status in OPEN
 
     @property
+    def user(self) -> str | None:
+        """Who asked for it, over HTTP with a token."""
+        return self.plan.get("user")
+
+    @property
     def pending_s(self) -> float:
         """Seconds in a queue, before it was started."""
         return max(0.0, (self.started or self.ended or time.time()) - self.created)
@@ -90,7 +95,15 @@ class Store:
         """Where the files of a run are."""
         return RunFolder(self.folder / run_id)
 
-    def add(self, device_set: str, plan: dict[str, Any], limit_s: float, folder: Path | None = None) -> Run:
+    def add(
+        self,
+        device_set: str,
+        plan: dict[str, Any],
+        limit_s: float,
+        *,
+        folder: Path | None = None,
+        user: str | None = None,
+    ) -> Run:
         """A new queued run that holds the device set; SmokeError when another holds it.
 
         Its files are kept here, or in a folder of its own within `folder`, which other hosts see as well.
@@ -103,7 +116,7 @@ class Store:
                 database.execute(
                     "insert into runs (id, status, device_set, created, owner_pid, owner_created, limit_s, plan)"
                     " values (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (*row, json.dumps(plan)),
+                    (*row, json.dumps({**plan, "user": user} if user else plan)),
                 )
         except sqlite3.IntegrityError:
             raise SmokeError(self._busy(device_set)) from None
@@ -125,6 +138,14 @@ class Store:
     def open_runs(self) -> list[Run]:
         """Runs that have not ended."""
         return self._select("where status in ('queued', 'running')")
+
+    def refuse_more_than(self, most: int, user: str) -> None:
+        """SmokeError when the user has so many open runs."""
+        own = [run.id for run in self.open_runs() if run.user == user]
+        if len(own) >= most:
+            raise SmokeError(
+                f"{user} has {len(own)} open smoke runs of at most {most}: {', '.join(own)}; end one first"
+            )
 
     def supervised_by(self, run_id: str, supervisor: Identity) -> None:
         """Write down who looks after the run."""

@@ -17,9 +17,12 @@ def flags(fields: Fields) -> list[str]:
     """Megatron-LM's flags; a switch that is off and a field that is unset have none."""
     words = []
     for name, value in fields.items():
-        flag = field_table()[f"model.{name}"].flags[0]
+        field = field_table()[f"model.{name}"]
+        flag = field.flags[0] if field.flags else ""
         if value is True:
             words.append(flag)
+        elif value is False and field.off_flags:
+            words.append(field.off_flags[0])
         elif value not in (None, False, []):
             words.append(f"{flag} {' '.join(map(str, value)) if isinstance(value, list) else value}")
     return words
@@ -27,21 +30,22 @@ def flags(fields: Fields) -> list[str]:
 
 def backslash_command(fields: Fields) -> str:
     lines = " \\\n    ".join(flags(fields))
-    return f"#!/bin/bash\ntorchrun --nproc_per_node 8 pretrain_gpt.py \\\n    {lines}\n"
+    return f"#!/bin/bash\ntorchrun --nnodes 4 --nproc_per_node 8 pretrain_gpt.py \\\n    {lines}\n"
 
 
 def arrays(fields: Fields) -> str:
     lines = "\n    ".join(f"{flag}  # as before" if "moe" in flag else flag for flag in flags(fields))
-    return f"MODEL_ARGS=(\n    {lines}\n)\n\ntorchrun --nproc_per_node 8 pretrain_gpt.py ${{MODEL_ARGS[@]}} --lr 1e-4\n"
+    run = "torchrun --nnodes 4 --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]} --lr 1e-4"
+    return f"MODEL_ARGS=(\n    {lines}\n)\n\n{run}\n"
 
 
 def option_string(fields: Fields) -> str:
     lines = " \\\n    ".join(flags(fields))
-    return f'options=" \\\n    {lines}"\n\ntorchrun --nproc_per_node 8 pretrain_gpt.py $options\n'
+    return f'options=" \\\n    {lines}"\n\ntorchrun --nnodes 4 --nproc_per_node 8 pretrain_gpt.py $options\n'
 
 
 def one_line(fields: Fields) -> str:
-    return f"torchrun --nproc_per_node 8 pretrain_gpt.py {' '.join(flags(fields))} --lr 1e-4\n"
+    return f"torchrun --nnodes 4 --nproc_per_node 8 pretrain_gpt.py {' '.join(flags(fields))} --lr 1e-4\n"
 
 
 def model_args(fields: Fields) -> str:
@@ -112,7 +116,7 @@ def recipe(fields: Fields) -> str:
 def _override(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(value) + "]"
-    return {None: "null", True: "True", False: "False"}[value] if value is None or value in (True, False) else value
+    return str({None: "null"}.get(value, value))
 
 
 # Name of the file, how it is written, and the configuration of it that is asked about.

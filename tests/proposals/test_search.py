@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ep_overlap_mcp.proposals.search import Found, judged, search
+from ep_overlap_mcp.proposals.search import Found, judge_of, judged, search
 from ep_overlap_mcp.settings.request import MODEL_SWITCH, Request, build_request
 from ep_overlap_mcp.sources.reading import Reading
 from ep_overlap_mcp.stack import parse_stack
@@ -108,25 +108,36 @@ DIALS: dict[str, list[Any]] = {
 CONFIGURATIONS = st.fixed_dictionaries({path: st.sampled_from(values) for path, values in DIALS.items()})
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(CONFIGURATIONS, st.sampled_from(["2.2.0", "2.9.0", "2.12.0"]))
-def test_a_proposal_is_legal_and_every_change_is_needed(dials: dict[str, Any], te: str) -> None:
+FRAMEWORKS = {
+    "megatron-core": "megatron-core==0.18.2",
+    "megatron-lm": "megatron-lm==0.18.2",
+    "bridge": "megatron-bridge==0.6.0",
+}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(CONFIGURATIONS, st.sampled_from(["2.2.0", "2.9.0", "2.12.0"]), st.sampled_from(list(FRAMEWORKS)))
+def test_a_proposal_is_legal_and_every_change_is_needed(dials: dict[str, Any], te: str, framework: str) -> None:
     """After the changes no error is left; with any one of them taken away there is one again."""
-    asked = request(dials, stack=f"megatron-core==0.18.2,transformer-engine=={te},torch==2.9.0")
+    stack = f"{FRAMEWORKS[framework]},transformer-engine=={te},torch==2.9.0"
+    asked = request(dials, stack=stack, framework=framework)
     found = search(asked)
     assert found.best is not None, found.blocked_by
     changes = dict(found.best.changes)
-    assert judged(asked, changes) == ([], [])
+    assert judged(asked, changes) == ([], []), changes
     for path in changes:
         rest = {p: v for p, v in changes.items() if p != path}
         assert judged(asked, rest) != ([], []), path
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(CONFIGURATIONS)
-def test_no_smaller_proposal_exists(dials: dict[str, Any]) -> None:
+@given(CONFIGURATIONS, st.sampled_from(["megatron-core", "megatron-lm"]))
+def test_no_smaller_proposal_exists(dials: dict[str, Any], framework: str) -> None:
     """An exhaustive search over all values of the dials finds nothing with fewer changes."""
-    asked = request(dials)
+    asked = request(
+        dials, stack=f"{FRAMEWORKS[framework]},transformer-engine==2.12.0,torch==2.9.0", framework=framework
+    )
+    judge = judge_of(asked)
     smaller = range(len(changes_of(search(asked))))
     for paths in itertools.chain.from_iterable(itertools.combinations(DIALS, size) for size in smaller[-1:]):
         for values in itertools.product(*(DIALS[path] for path in paths)):
@@ -135,7 +146,7 @@ def test_no_smaller_proposal_exists(dials: dict[str, Any]) -> None:
                 continue
             if "model.pipeline_model_parallel_size" in changes:
                 continue  # gives the layout up, and ranks after every other fix
-            assert judged(asked, changes) != ([], []), changes
+            assert judged(asked, changes, judge) != ([], []), changes
 
 
 @pytest.mark.parametrize("gpu", ["H100", "GB200"])
@@ -146,3 +157,54 @@ def test_proposals_are_the_same_for_any_gpu_with_alltoall(gpu: str) -> None:
         reading.add(path, value, line=1, text=path)
     asked = build_request([reading], stack=parse_stack(STACK), assume="overlap", gpu=gpu)
     assert changes_of(search(asked)) == {}
+
+
+def alternatives_of(found: Found) -> list[dict[str, Any]]:
+    return [dict(proposal.changes) for proposal in found.alternatives]
+
+
+def test_another_backend_or_alltoall_is_the_users_choice() -> None:
+    """DeepEP does not run on GB200: HybridEP comes first, alltoall is the alternative."""
+    asked = request(
+        {
+            "model.moe_token_dispatcher_type": "flex",
+            "model.moe_flex_dispatcher_backend": "deepep",
+            "hardware.gpu": "GB200",
+        },
+        stack="megatron-bridge==0.6.0,transformer-engine==2.12.0",
+        framework="bridge",
+    )
+    found = search(asked)
+    assert changes_of(found) == {"model.moe_flex_dispatcher_backend": "hybridep"}
+    assert alternatives_of(found) == [{"model.moe_token_dispatcher_type": "alltoall"}]
+
+
+def test_less_recompute_is_an_alternative_to_none() -> None:
+    """Selective recompute keeps some of the memory; it needs no more changes than dropping all of it."""
+    full = {"model.recompute_granularity": "full", "model.recompute_method": "uniform", "model.recompute_num_layers": 1}
+    found = search(request(full))
+    assert [p["model.recompute_granularity"] for p in alternatives_of(found)] == ["selective"]
+
+
+def test_one_gpu_has_no_expert_parallel_layout() -> None:
+    """EP cannot exceed 1 on one GPU: both the rule that asks for it and the one that forbids it are named."""
+    found = search(request({"model.expert_model_parallel_size": 1, "hardware.world_size": 1}))
+    assert (found.best, found.blocked_by) == (None, ("needs-expert-parallelism", "world-divides-parallelism"))
+
+
+def test_expert_parallelism_fits_the_experts_and_the_gpus() -> None:
+    """27 experts on 9 GPUs: 2, 4 and 8 divide neither."""
+    found = search(
+        request({"model.num_moe_experts": 27, "model.expert_model_parallel_size": 1, "hardware.world_size": 9})
+    )
+    assert changes_of(found) == {"model.expert_model_parallel_size": 3}
+
+
+def test_shared_expert_overlap_is_given_up_and_said() -> None:
+    """It changes neither numerics nor memory, but it is a feature in use."""
+    found = search(request({"model.moe_shared_expert_overlap": True}))
+    assert found.best is not None
+    assert dict(found.best.gives_up) == {
+        "model.moe_shared_expert_overlap": "the overlap of shared experts with the dispatch"
+    }
+    assert not found.best.unsafe

@@ -8,6 +8,7 @@ The launcher starts each rank in a session of its own, as torchrun does, and clo
     no_result      end well without evidence
     run            go on, with a sign of life every tenth of a second
     ignore_term    go on whatever SIGTERM says, with a grandchild that has an empty environment
+    deaf           go on whatever SIGTERM says, the launcher as well
     hang           rank 1 sleeps in no collective while the others wait in an all-to-all for it
     late           like hang, but after three seconds all go on and finish
     spew           print three MiB, then finish
@@ -38,7 +39,7 @@ def launch(behaviour: str, out: Path, ranks: int) -> int:
             child.terminate()
         sys.exit(1)
 
-    signal.signal(signal.SIGTERM, close)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "deaf" else close)
     return max(child.wait() for child in children)
 
 
@@ -84,8 +85,9 @@ def run_rank(behaviour: str, rank: Rank) -> int:
         return 3
     if behaviour == "no_result":
         return 0
-    if behaviour == "ignore_term":
+    if behaviour in ("ignore_term", "deaf"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if behaviour == "ignore_term":
         start_orphan()
     if behaviour in ("hang", "late"):
         rank.live(waiting=rank.rank != 1)

@@ -116,7 +116,7 @@ def test_a_job_whose_number_was_not_written_down_is_found_by_its_name(start):
 
 def test_cancel_ends_ranks_that_ignore_signals_and_can_be_repeated(start, tmp_path):
     """Slurm kills after its grace; the second cancel changes nothing."""
-    run_ = start("ignore_term")
+    run_ = start("deaf")
     status_within(run_.id, "running")
     until(lambda: len(processes_in(tmp_path / "shared")) >= 3)
     first = smoke.cancel(run_.id)
@@ -157,9 +157,11 @@ def test_a_job_cancelled_by_others_is_cancelled(slurm, start):
 
 
 def test_a_failing_job_tells_its_exit_code(start):
-    """And where it ran."""
+    """And where it ran; of several nodes Slurm tells the highest, the log tells the first."""
     last = status_within(start("fail").id, "failed")
-    assert last.failure.cause.startswith("the job ended with exit code 3 on n[1-2]; it left no result.json")
+    assert last.failure.cause.startswith("the job ended with exit code ")
+    assert last.failure.cause.endswith(" on n[1-2]; it left no result.json")
+    assert any("n1: task 0: Exited with exit code 3" in line for line in last.failure.evidence)
 
 
 def test_a_job_that_ends_well_without_evidence_has_failed(start, monkeypatch):
@@ -196,7 +198,7 @@ def test_a_requeued_run_starts_anew(slurm, start):
     run_ = start("run", sbatch=("--requeue",))
     status_within(run_.id, "running")
     folder = Store().run_folder(run_.id)
-    until(lambda: folder.progress.exists())
+    until(folder.progress.exists)
     folder.result.write_text('{"schema": 1, "status": "completed"}')
     slurm.said("scontrol", "requeue", job_of(run_.id))
     again = status_within(run_.id, "queued")
@@ -210,14 +212,14 @@ def test_a_requeued_run_starts_anew(slurm, start):
 @pytest.mark.slow
 def test_the_time_limit_ends_the_run(start):
     """Slurm counts whole minutes."""
-    run_ = start("ignore_term", time_min=1)
+    run_ = start("deaf", time_min=1)
     last = status_within(run_.id, "failed", 150)
     assert last.failure.cause.startswith("Slurm's time limit of 00:01:00 was reached on n[1-2]")
 
 
 def test_what_slurm_refuses_is_told_in_its_words(start):
     """And no run stays open."""
-    with pytest.raises(smoke.SmokeError, match="Slurm did not take the job: .*[Ii]nvalid partition"):
+    with pytest.raises(smoke.SmokeError, match=r"Slurm did not take the job: .*[Ii]nvalid partition"):
         start("finish", partition="nowhere")
     assert [line.status for line in smoke.list_runs().runs] == ["failed"]
 
@@ -303,8 +305,9 @@ def test_each_end_of_a_job_is_a_status_and_a_cause(state, reason, code, ending):
 
 def test_accounting_is_read_to_the_newest_record():
     """`--duplicates` shows a requeued job as several; a state may carry who ended it."""
-    text = "REQUEUED|0:0|1970-01-02T00:00:00|1970-01-02T00:01:00|n1|None\nCANCELLED by 0|0:15|Unknown|Unknown|None assigned|\n"
-    assert parse_sacct(text) == State("CANCELLED", exit_code=143, restarts=1)
+    requeued = "REQUEUED|0:0|1970-01-02T00:00:00|1970-01-02T00:01:00|n1|None\n"
+    cancelled = "CANCELLED by 0|0:15|Unknown|Unknown|None assigned|\n"
+    assert parse_sacct(requeued + cancelled) == State("CANCELLED", exit_code=143, restarts=1)
     assert parse_sacct("") is None
     assert parse_scontrol("No jobs in the system\n") is None
 
@@ -324,7 +327,7 @@ def test_ranks_that_do_not_fit_are_refused():
         shape_of(17, Cluster("a", "/x", nodes=2, gpus_per_node=8))
 
 
-def test_the_batch_script_is_as_recorded(tmp_path):
+def test_the_batch_script_is_as_recorded():
     """Every field of the table has its place; EP_OVERLAP_ACCEPT=1 records anew."""
     cluster = Cluster(
         "h100", "/shared", gpus_per_node=8, nodes=2, partition="batch", account="me", qos="short", time_min=20,

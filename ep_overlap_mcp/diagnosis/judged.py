@@ -1,0 +1,142 @@
+"""What the rules say of the configurations: causes that a finding points to, and causes that settings exclude."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.diagnosis.causes import CAUSES
+from ep_overlap_mcp.diagnosis.evidence import Line
+from ep_overlap_mcp.diagnosis.findings import LIKELY, POSSIBLE, Against, Support
+from ep_overlap_mcp.diagnosis.symptoms import fitting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ep_overlap_mcp.diagnosis.configuration import Configuration
+    from ep_overlap_mcp.results.check import Finding
+
+    Findings = Iterator[Support | Against]
+    Settings = Mapping[str, object]
+
+AFTER_ANY_LOG = 1 << 40  # order of lines that are no log's
+_OVERLAP = "model.overlap_moe_expert_parallel_comm"
+_DISPATCHER = "model.moe_token_dispatcher_type"
+_BACKEND = "model.moe_flex_dispatcher_backend"
+_CONNECTIONS = "env.CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+def judged(after: Configuration, before: Configuration | None, symptom: str) -> Findings:
+    """Causes for the configuration that is not fine, against the one that is.
+
+    An error that `before` has as well, or a warning about something else than the symptom, is weak evidence at most.
+    """
+    known = {finding.name for finding in before.findings} if before else set()
+    for finding in after.findings:
+        new = finding.name not in known
+        for cause in _causes(finding):
+            told = new and (not fitting(symptom) or cause in fitting(symptom))
+            yield _support(cause, finding, LIKELY if told else POSSIBLE)
+        if finding.severity == "error" and new:
+            yield _support("config-rule-violated", finding, LIKELY)
+    yield from excluded(after)
+
+
+def excluded(after: Configuration) -> Iterator[Against]:
+    """Causes that cannot be, because a setting they need is known to be otherwise, or their rule holds."""
+    for causes, why in _EXCLUSIONS:
+        if reason := why(after.effective):
+            yield from (Against(cause, reason) for cause in _named(causes))
+    for cause, rule, why_not in _RULES_THAT_EXCLUDE:
+        if rule in after.holds:
+            yield Against(cause, why_not)
+    asked, runs = after.requested.get(_DISPATCHER), after.effective.get(_DISPATCHER)
+    if runs is not None and asked in (None, runs) and "bridge.apply_flex_dispatcher_backend" not in after.requested:
+        yield Against("deepep-fell-back-to-alltoall", f"the dispatcher that was asked for is the one that runs ({runs})")
+    if after.effective.get(_OVERLAP) is True:
+        yield Against("bridge-reset-the-flag", "the overlap flag is on after all that the stack writes")
+
+
+def _causes(finding: Finding) -> list[str]:
+    """Causes of their own that the rule is about; what is only worth knowing points nowhere."""
+    return [] if finding.severity == "info" else [row.name for row in CAUSES.values() if finding.name in row.rules]
+
+
+def _support(cause: str, finding: Finding, strength: float) -> Support:
+    fix = "; or ".join(", ".join(f"{path}={_shown(to)}" for path, to in f.set.items()) for f in finding.fix[:2])
+    return Support(cause, strength, (_line(finding),), (finding.name,), fix=fix)
+
+
+def _line(finding: Finding) -> Line:
+    """The place of the first setting that a text states, and what the rule says."""
+    places = [s.origin for s in finding.settings if s.origin.file]
+    file, number = (str(places[0].file), places[0].line) if places else ("configuration", None)
+    text = f"{finding.name}: {finding.message}"
+    return Line(file, number, text, order=AFTER_ANY_LOG)
+
+
+def _shown(value: object) -> str:
+    return {None: "null", True: "true", False: "false"}.get(value, str(value)) if not isinstance(value, list) else str(value)
+
+
+def _named(causes: tuple[str, ...]) -> Iterator[str]:
+    """Causes by their whole names, or all that begin with a name that ends in a hyphen."""
+    return (name for name in CAUSES if any(name == c or (c.endswith("-") and name.startswith(c)) for c in causes))
+
+
+def _connections(settings: Settings) -> str:
+    count = settings.get(_CONNECTIONS)
+    return f"{_CONNECTIONS} is {count}" if isinstance(count, int) and count > 1 else ""
+
+
+def _without(path: str, *values: object) -> Callable[[Settings], str]:
+    """A check that a setting is known to have one of the values; the reason is that it has."""
+
+    def reason(settings: Settings) -> str:
+        if path not in settings or settings[path] not in values:
+            return ""
+        return f"{path} is {_shown(settings[path])}"
+
+    return reason
+
+
+def _other_backend(own: str) -> Callable[[Settings], str]:
+    def reason(settings: Settings) -> str:
+        dispatcher, backend = settings.get(_DISPATCHER), settings.get(_BACKEND)
+        if dispatcher in ("alltoall", "allgather"):
+            return f"{_DISPATCHER} is {dispatcher}"
+        other = dispatcher == "flex" and isinstance(backend, str) and backend != own
+        return f"{_BACKEND} is {backend}" if other else ""
+
+    return reason
+
+
+_EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Settings], str]], ...] = (
+    (("one-cuda-connection-serialises",), _connections),
+    (("hybridep-",), _other_backend("hybridep")),
+    (
+        ("deepep-nvshmem-mismatch", "deepep-transport-timeout", "deepep-barrier-late-rank", "deepep-ibgda-queue-pairs"),
+        _other_backend("deepep"),
+    ),
+    (("delayed-wgrad-",), _without("model.delay_wgrad_compute", False)),
+    (("delayed-wgrad-tied-weights",), _without("model.gradient_accumulation_fusion", True)),
+    (
+        ("attention-graph-nan", "graph-capture-host-copy", "whole-layer-graph-with-overlap"),
+        _without("model.cuda_graph_impl", "none"),
+    ),
+    (("illegal-access-expandable-segments",), _without("env.NCCL_GRAPH_REGISTER", 0)),
+    (("fsdp-hooks-bypassed",), _without("ddp.use_megatron_fsdp", False)),
+    (("triton-permute-fusion",), _without("model.moe_permute_fusion", False)),
+    (("pipeline-shape-exchange-deadlock",), _without("model.variable_seq_lengths", False)),
+    (("pipeline-shape-exchange-deadlock",), _without("model.pipeline_model_parallel_size", 1)),
+    (
+        ("shared-event-orders-collectives", "last-layer-dense-drops-final-norm", "expert-input-freed-early"),
+        _without(_OVERLAP, False),
+    ),
+    (("harness-false-ignored",), _without("bridge.moe_a2a_overlap", True)),
+)
+_RULES_THAT_EXCLUDE = (
+    ("last-layer-dense-drops-final-norm", "last-layer-must-be-moe", "the last decoder layer is no trap here"),
+    ("expert-input-freed-early", "alltoall-needs-two-local-experts", "this core keeps it, or there are two experts a rank"),
+    ("too-few-microbatches", "too-few-microbatches-to-overlap", "every rank has micro-batches that overlap"),
+    ("too-few-microbatches-for-interleaving", "microbatches-cover-pipeline", "the micro-batches cover the pipeline"),
+)
