@@ -37,11 +37,11 @@ class Gpu:
 
 def find_gpu(name: str) -> Gpu | None:
     """The GPU a name means, or None for one not in the table."""
-    bare = re.sub(r"^NVIDIA\s+", "", name.strip(), flags=re.IGNORECASE)
+    bare = re.sub(r"^(NVIDIA|DGX|HGX|[\s-])+", "", name.strip(), flags=re.IGNORECASE)  # DGX B200 holds B200s
     for pattern, capability, domain in _TABLE:
         if re.search(rf"(?:^|[^A-Z0-9])(?:{pattern})(?!\d)", bare, re.IGNORECASE):
-            full = name.strip() if name.strip().upper().startswith("NVIDIA") else f"NVIDIA {bare.upper()}"
-            return Gpu(full, capability, domain)
+            spelled = bare if name.strip().upper().startswith("NVIDIA") else bare.upper()
+            return Gpu(f"NVIDIA {spelled}", capability, domain)
     return None
 
 

@@ -213,12 +213,14 @@ def diagnose_run(
     before: Annotated[list[str] | None, Field(description="Configuration files that were fine")] = None,
     after: Annotated[list[str] | None, Field(description="Configuration files that are not")] = None,
     stack: StackArgument = "",
+    smoke_runs: Annotated[list[str] | None, Field(description="Ids")] = None,
+    profiles: list[str] | None = None,
     detail: Detail = "short",
 ) -> Sequence[Result]:
     """Causes of a failed, hung, wrong or slower run, ranked, each with its evidence, test and fix.
 
-    Use it with any of logs, an error text, a symptom and two configurations. A candidate is not a finding: run the
-    test it names before telling the user the cause.
+    Use it with any of logs, an error text, a symptom, a configuration (after) or two, smoke runs and profiles. A
+    candidate is not a finding: run the test it names before telling the user the cause.
     """
     del detail  # taken by the answer
     return [
@@ -229,6 +231,8 @@ def diagnose_run(
             before=_configuration(before, stack),
             after=_configuration(after, stack),
             stack=stack,
+            smoke_runs=smoke_runs or (),
+            profiles=[Path(name) for name in profiles or ()],
             roots=allowed_roots(),
         )
     ]

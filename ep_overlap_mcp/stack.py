@@ -69,6 +69,11 @@ class Core:
         return _version(self.label)
 
     @property
+    def newer_than_known(self) -> bool:
+        """Whether this is a later release than any that the rules were written after."""
+        return self.version > _version("main")
+
+    @property
     def minor(self) -> tuple[int, ...]:
         """(major, minor), of a release candidate too: fields are added by minor release."""
         return _version(self.label).release[:2]
@@ -172,6 +177,10 @@ def pinned_core(bridge: str) -> str:
 
 def _checked_version(component: str, text: str) -> str | None:
     if text.lower() in ("none", "null", "absent"):
+        if component == "megatron-core":
+            raise StackError(
+                f"without {component} there is nothing to judge; leave it out when its version is not known"
+            )
         return None
     if text in ("main", "dev") and component.startswith("megatron"):
         if text == "dev" and component == "megatron-bridge":

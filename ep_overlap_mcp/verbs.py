@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.results.diagnose import DiagnoseResult
     from ep_overlap_mcp.results.profile import ProfileResult
     from ep_overlap_mcp.results.propose import ProposeResult
+    from ep_overlap_mcp.results.smoke import SmokeResult
     from ep_overlap_mcp.smoke.options import SmokeOptions
     from ep_overlap_mcp.smoke.planning import SmokePlan
     from ep_overlap_mcp.sources.reading import Assignment, Reading
@@ -99,11 +100,16 @@ def diagnose_run(
     before: Question | None = None,
     after: Question | None = None,
     stack: str = "",
+    smoke_runs: Sequence[str] = (),
+    profiles: Sequence[Path] = (),
     roots: Sequence[Path] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> DiagnoseResult:
-    """Causes for logs, an error text, a symptom or two configurations; raises Refusal for what cannot be read."""
-    from ep_overlap_mcp.diagnosis import diagnose
+    """Causes for logs, an error text, a symptom, configurations, smoke runs by id and profiles.
+
+    `after` is the configuration that is not fine, `before` one that was. Raises Refusal for what cannot be read.
+    """
+    from ep_overlap_mcp.diagnosis import diagnose, of_request
     from ep_overlap_mcp.sources.files import allowed
 
     versions = {name: c.version or "none" for name, c in parse_stack(stack).components.items()}
@@ -111,9 +117,11 @@ def diagnose_run(
         [allowed(path, roots) for path in logs],
         text=text,
         symptom=symptom,
-        before=effective_settings(before) if before else None,
-        after=effective_settings(after) if after else None,
+        before=of_request(_one_request(before)) if before else None,
+        after=of_request(_one_request(after)) if after else None,
         stack=versions,
+        smoke_runs=_smoke_results(smoke_runs),
+        profiles=[analyze_profile([path], roots=roots) for path in profiles],
         on_progress=on_progress,
     )
 
@@ -152,14 +160,20 @@ def plan_smoke_run(question: Question, options: SmokeOptions, environment: Train
     return smoke.plan(asked[0], environment, options)
 
 
-def effective_settings(question: Question) -> dict[str, object]:
-    """The known effective settings of the one configuration that a question holds, by path."""
-    from ep_overlap_mcp.rules.checking import check
-
+def _one_request(question: Question) -> Request:
+    """The one configuration that a question holds, as written."""
     asked = requests(replace(question, assume="as_written"))
     if len(asked) != 1:
         raise UsageError("a comparison takes one configuration on each side; pick one with --select NAME")
-    return {path: s.value for path, s in check(asked[0]).settings.items() if s.origin.kind != "unknown"}
+    return asked[0]
+
+
+def _smoke_results(ids: Sequence[str]) -> list[SmokeResult]:
+    if not ids:
+        return []
+    from ep_overlap_mcp import smoke
+
+    return [smoke.get(run_id) for run_id in ids]
 
 
 def requests(question: Question, environment: TrainingEnvironment | None = None) -> list[Request]:

@@ -33,11 +33,16 @@ def add_question(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--assume", choices=("as_written", "overlap", "overlap_delay_wgrad"))
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="overrides")
-    parser.add_argument("--stack", default="", metavar="NAME==VERSION,…", help="component versions; ==none is absent")
+    add_stack(parser, "component versions; ==none is absent")
     parser.add_argument("--gpu", metavar="NAME", help="such as H100, B200, GB200")
     parser.add_argument("--gpus-per-node", type=int, metavar="N")
     parser.add_argument("--nodes", type=int, metavar="N")
     parser.add_argument("--select", metavar="NAME", help="one of several recipe functions or commands in a file")
+
+
+def add_stack(parser: argparse.ArgumentParser, text: str) -> None:
+    """`--stack`, which may be given several times; `",".join` makes them one."""
+    parser.add_argument("--stack", action="append", default=[], metavar="NAME==VERSION,…", help=text)
 
 
 def question_of(options: argparse.Namespace) -> Question:
@@ -53,7 +58,7 @@ def question_of(options: argparse.Namespace) -> Question:
         text=_stdin() if piped else None,
         overrides=tuple(options.overrides),
         assume=options.assume,
-        stack=options.stack,
+        stack=",".join(options.stack),
         gpu=options.gpu,
         nodes=options.nodes,
         gpus_per_node=options.gpus_per_node,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.commands.common import ANYWHERE, print_results, progress
+from ep_overlap_mcp.commands.common import ANYWHERE, add_stack, print_results, progress
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,9 @@ def add(verbs: Verbs) -> None:
     diagnose.add_argument("--symptom", help="in words, such as `slower after delay_wgrad_compute`, hang, nan")
     diagnose.add_argument("--before", metavar="FILE", help="the configuration that was fine")
     diagnose.add_argument("--after", metavar="FILE", help="the configuration that is not")
-    diagnose.add_argument("--stack", default="", metavar="NAME==VERSION,…", help="versions that the logs do not print")
+    add_stack(diagnose, "versions that the logs do not print")
+    diagnose.add_argument("--smoke-run", action="append", default=[], metavar="ID", help="what a smoke run showed")
+    diagnose.add_argument("--profile", action="append", default=[], metavar="FILE", help="what a profile shows")
     diagnose.add_argument("--format", choices=("text", "json"), default="text")
     diagnose.set_defaults(run=run)
 
@@ -30,8 +32,9 @@ def run(options: argparse.Namespace) -> int:
     """Run the verb; its exit code."""
     from ep_overlap_mcp.verbs import Question, diagnose_run
 
+    stack = ",".join(options.stack)
     sides = {
-        side: Question(files=(Path(name),), stack=options.stack, roots=ANYWHERE)
+        side: Question(files=(Path(name),), stack=stack, roots=ANYWHERE)
         for side in ("before", "after")
         if (name := getattr(options, side))
     }
@@ -40,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             [Path(name) for name in options.logs],
             text=options.text,
             symptom=options.symptom,
-            stack=options.stack,
+            stack=stack,
             roots=ANYWHERE,
             on_progress=lambda done, total: advance(done / max(total, 1)),
             **sides,

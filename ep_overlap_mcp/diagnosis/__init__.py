@@ -5,23 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.diagnosis.causes import CAUSES
+from ep_overlap_mcp.diagnosis.configuration import Configuration, as_printed, of_request
 from ep_overlap_mcp.diagnosis.errors import NothingToDiagnose, UnreadableLog
-from ep_overlap_mcp.diagnosis.prefixes import rank_of_file
+from ep_overlap_mcp.diagnosis.judged import judged
+from ep_overlap_mcp.diagnosis.measured import of_profiles, of_smoke_runs, texts_of_failures
 from ep_overlap_mcp.diagnosis.ranking import first_failure, rank
 from ep_overlap_mcp.diagnosis.reading import read_logs
 from ep_overlap_mcp.diagnosis.regression import Triage, supports, triage
+from ep_overlap_mcp.diagnosis.runs import two_runs
 from ep_overlap_mcp.diagnosis.step_time import change_point, compare_step_times
+from ep_overlap_mcp.diagnosis.summary import summary
 from ep_overlap_mcp.diagnosis.symptoms import candidates
-from ep_overlap_mcp.results.diagnose import ChangedSetting, DiagnoseResult
+from ep_overlap_mcp.results.diagnose import ChangedSetting, ChangedTogether, DiagnoseResult, Experiment, StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ep_overlap_mcp.diagnosis.evidence import Evidence
-    from ep_overlap_mcp.results.diagnose import Cause, FirstFailure
+    from ep_overlap_mcp.diagnosis.findings import Against, Support
+    from ep_overlap_mcp.results.profile import ProfileResult
+    from ep_overlap_mcp.results.smoke import SmokeResult
 
-__all__ = ["CAUSES", "NothingToDiagnose", "UnreadableLog", "diagnose", "triage"]
+__all__ = ["CAUSES", "Configuration", "NothingToDiagnose", "UnreadableLog", "diagnose", "of_request", "triage"]
 
 
 def diagnose(
@@ -29,108 +35,108 @@ def diagnose(
     *,
     text: str | None = None,
     symptom: str | None = None,
-    before: Mapping[str, object] | None = None,
-    after: Mapping[str, object] | None = None,
+    before: Configuration | None = None,
+    after: Configuration | None = None,
     stack: Mapping[str, str] | None = None,
+    smoke_runs: Sequence[SmokeResult] = (),
+    profiles: Sequence[ProfileResult] = (),
     on_progress: Callable[[int, int], None] | None = None,
 ) -> DiagnoseResult:
-    """Causes of what went wrong, ranked, from any of logs, an error text, words and two configurations.
+    """Causes of what went wrong, ranked, from any of logs, an error text, words, configurations and measurements.
 
-    `before` and `after` are effective settings, `{canonical path: value}`; `stack` holds component versions
-    (and `gpu`) that the logs do not print. `on_progress(bytes read, bytes in all)` is called as logs are read.
+    `after` is the configuration that is not fine, `before` one that was; without them, what the logs print of their
+    settings counts. `stack` holds component versions (and `gpu`) that the logs do not print.
+    `on_progress(bytes read, bytes in all)` is called as logs are read.
     Raises `UnreadableLog` for a file that cannot be read as text, `NothingToDiagnose` without any input.
     """
-    changed = before is not None and after is not None
-    if not (logs or text or symptom or changed):
+    if not (logs or text or symptom or after or smoke_runs or profiles):
         raise NothingToDiagnose
-    evidence = read_logs(logs, text, stack, on_progress)
-    found = _triage(evidence, before, after, symptom)
-    extra = [*candidates(symptom or ""), *(supports(found) if found else ())]
-    causes, ruled_out = rank(evidence, extra)
-    first = first_failure(evidence)
-    return DiagnoseResult(
-        summary=_summary(causes, first, found, evidence),
+    texts = {**({"text": text} if text else {}), **texts_of_failures(smoke_runs)}
+    evidence = read_logs(logs, texts, on_progress, stack=stack, symptom=symptom or "")
+    before, after = _configurations(evidence, before, after)
+    found = _triage(before, after, symptom) if before and after else None
+    causes, ruled_out = rank(
+        evidence,
+        _beside_the_logs(evidence, before, after, found, [*of_smoke_runs(smoke_runs), *of_profiles(profiles)]),
+        after.framework if after else None,
+    )
+    result = DiagnoseResult(
+        summary="",
         causes=causes,
         ruled_out=ruled_out,
-        changed=[ChangedSetting(path=c.path, before=c.before, after=c.after) for c in (found.changes if found else ())],
-        first_failure=first,
+        **(_told(found) if found else {"changed": []}),
+        step_time=_step_time(evidence),
+        first_failure=first_failure(evidence),
     )
+    return result.model_copy(update={"summary": summary(result, evidence, compared=found is not None)})
 
 
-def _triage(
+def _configurations(
+    evidence: Evidence, before: Configuration | None, after: Configuration | None
+) -> tuple[Configuration | None, Configuration | None]:
+    """The given ones, else what two runs print of theirs, else what one run prints."""
+    if after is not None:
+        return before, after
+    runs = two_runs(evidence)
+    if runs:
+        first, second = (as_printed(evidence, file) for file in runs)
+        return (first, second) if first and second else (before, second)
+    return before, as_printed(evidence)
+
+
+def _triage(before: Configuration, after: Configuration, symptom: str | None) -> Triage:
+    paths = (before.stated or {*before.effective}) | (after.stated or {*after.effective})
+    left, right = ({p: c.effective[p] for p in paths if p in c.effective} for c in (before, after))
+    return triage(left, right, requested_before=before.requested, requested_after=after.requested, intent=symptom)
+
+
+def _beside_the_logs(
     evidence: Evidence,
-    before: Mapping[str, object] | None,
-    after: Mapping[str, object] | None,
-    symptom: str | None,
-) -> Triage | None:
-    """Triage of the given configurations, else of what two timed logs print."""
-    if before is not None and after is not None:
-        return triage(before, after, intent=symptom)
-    files = _two_runs(evidence)
-    if not files:
-        return None
-    asked_first, asked = (evidence.settings_of(file, "override", "flag") for file in files)
-    first, second = (evidence.settings_of(file, "table", "yaml") for file in files)
-    if not (first or asked_first) or not (second or asked):
-        return None
-    return triage(
-        first or asked_first, second or asked, requested_before=asked_first, requested_after=asked, intent=symptom
-    )
+    before: Configuration | None,
+    after: Configuration | None,
+    found: Triage | None,
+    measured: list[Support | Against],
+) -> Iterator[Support | Against]:
+    """What the configurations, their differences, measurements and the symptom say."""
+    if after is not None:
+        yield from judged(after, before, evidence.symptom)
+    if found is not None:
+        yield from supports(found)
+    yield from measured
+    yield from candidates(evidence.symptom)
 
 
-def _summary(causes: list[Cause], first: FirstFailure | None, found: Triage | None, evidence: Evidence) -> str:
-    parts = [_first_cause(causes)]
-    if first:
-        who = "a rank the log does not name" if first.rank is None else f"rank {first.rank}"
-        parts.append(f"First to fail: {who}, {first.file}:{first.line}.")
-    if found:
-        parts += _changes(found)
-    return " ".join([*parts, *_steps(evidence)])
+def _told(found: Triage) -> dict[str, object]:
+    """The triage as the answer has it."""
+    confounders = [
+        ChangedTogether(settings={c.path: c.after for c in group.changes}, why=group.why) for group in found.confounders
+    ]
+    confounders += [
+        ChangedTogether(settings={c.path: c.after}, why=f"asked for without effect: both run with {c.before}")
+        for c in found.overwritten
+    ]
+    intended = found.intended
+    return {
+        "changed": [ChangedSetting(path=c.path, before=c.before, after=c.after) for c in found.changes],
+        "intended": intended
+        and ChangedTogether(settings={c.path: c.after for c in intended.changes}, why="what the comparison is about"),
+        "confounders": confounders,
+        "experiments": [Experiment(base=e.base, settings=e.settings, compares=str(e)) for e in found.experiments],
+    }
 
 
-def _first_cause(causes: list[Cause]) -> str:
-    top, others = causes[0], len(causes) - 1
-    if top.cause == "unknown":
-        seen = f" First exception: {top.evidence[0].text[:120]}." if top.evidence else ""
-        return f"No known signature.{seen} To find out, {top.test}."
-    more = f" {others} other candidate{'s' if others > 1 else ''} below." if others else ""
-    return f"{top.confidence.capitalize()}: {top.title} ({top.cause}). Test: {top.test}.{more}"
-
-
-def _changes(found: Triage) -> list[str]:
-    if not found.changes:
-        return ["No setting differs."]
-    intended = f"intended {found.intended}" if found.intended else "the intended change is not clear"
-    parts = [f"{len(found.changes)} settings differ: {intended}."]
-    if found.confounders:
-        told = "; ".join(f"{group} ({group.why})" for group in found.confounders[:4])
-        parts.append(f"Confounders: {told}.")
-    if found.experiments:
-        first = found.experiments[0]
-        settings = ", ".join(f"{path}={value}" for path, value in first.settings.items())
-        parts.append(f"{len(found.experiments)} A/B(s) isolate it; first run `{first.base}` with {settings}.")
-    return parts
-
-
-def _steps(evidence: Evidence) -> Iterator[str]:
-    """What the logged steps say: two runs compared, one run that became slower, steps without a gradient."""
-    skipped, nans = (sum(getattr(i, kind) for i in evidence.iterations) for kind in ("skipped", "nan"))
-    if skipped or nans:
-        yield f"{skipped} steps were skipped, {nans} had NaN."
+def _step_time(evidence: Evidence) -> StepTime | None:
+    """Two runs compared; of one run where it became slower, if it did."""
     runs = {file: [i for i in evidence.iterations if i.ms and i.line.file == file] for file in evidence.files()}
-    if two := _two_runs(evidence):
+    if two := two_runs(evidence):
         before, after = ([i.ms or 0.0 for i in runs[file]] for file in two)
-        if change := compare_step_times(before, after):
-            yield f"{two[1]} takes {change}."
-    elif len(runs) == 1:
-        steps = next(iter(runs.values()))
-        found = change_point([i.ms or 0.0 for i in steps])
-        if found and found[1].verdict == "slower":
-            place, change = found
-            yield f"From {steps[place].line.file}:{steps[place].line.number} on a step takes {change}."
-
-
-def _two_runs(evidence: Evidence) -> list[str]:
-    """The two timed logs of two runs; empty for one run, or for the ranks of one."""
-    files = evidence.files()
-    return files if len(files) == 2 and all(rank_of_file(file) is None for file in files) else []
+        change = compare_step_times(before, after)
+        return StepTime(**change.numbers()) if change else None
+    if len(runs) != 1:
+        return None
+    steps = next(iter(runs.values()))
+    found = change_point([i.ms or 0.0 for i in steps])
+    if not found or found[1].verdict != "slower":
+        return None
+    line = steps[found[0]].line
+    return StepTime(**found[1].numbers(), since=f"{line.file}:{line.number}")

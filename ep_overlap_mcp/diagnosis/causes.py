@@ -1,6 +1,7 @@
 """The registry of causes: what each is, the test that confirms it, the fix, the rules it concerns.
 
 `ceiling` is the most a log alone may claim: a cause that public threads only inferred stays `likely`.
+`framework` is the only one whose code can bring the cause about.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.results.diagnose import Confidence
+    from ep_overlap_mcp.stack import Framework
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class CauseRow:
     rules: tuple[str, ...]
     basis: str
     ceiling: Confidence = "confirmed"
+    framework: Framework | None = None
 
 
 _ROWS = (
@@ -78,6 +81,7 @@ _ROWS = (
         "set model.moe_flex_dispatcher_backend to null together with alltoall",
         ("flex-backend-ignored", "bridge-gpu-fallback"),
         "regression shown in NVIDIA-NeMo/Megatron-Bridge#5207",
+        framework="bridge",
     ),
     CauseRow(
         "deepep-fell-back-to-alltoall",
@@ -86,6 +90,7 @@ _ROWS = (
         "hybridep where the GPU supports it, or accept alltoall and compare against alltoall numbers",
         ("bridge-gpu-fallback", "flex-helper-without-effect"),
         "NVIDIA-NeMo/Megatron-Bridge#5992",
+        framework="bridge",
     ),
     CauseRow(
         "flex-package-not-importable",
@@ -160,8 +165,7 @@ _ROWS = (
         "the same run with EP halved (two experts per rank), or on core 0.17 or later, passes",
         "upgrade megatron-core to 0.17 or later, or give every rank two experts",
         ("alltoall-needs-two-local-experts",),
-        "inferred from source and a reporter's note (NVIDIA/Megatron-LM#1862)",
-        "likely",
+        "two-rank runs on megatron-core 0.15.3 and 0.16.1 crash, on 0.17.1 they do not (NVIDIA/Megatron-LM#1862)",
     ),
     CauseRow(
         "shared-event-orders-collectives",
@@ -236,7 +240,14 @@ _ROWS = (
         "Transformer Engine is too old for this combination",
         "print transformer_engine.__version__ in the training environment",
         "upgrade Transformer Engine, or model.delay_wgrad_compute=false",
-        (),
+        (
+            "delayed-wgrad-needs-te-2-3",
+            "delayed-wgrad-with-grad-reduce-needs-te",
+            "delayed-wgrad-fusion-needs-te",
+            "te-graph-with-delayed-wgrad-needs-te-2-10",
+            "graphed-wgrad-needs-te-2-12",
+            "delayed-wgrad-hooks-need-te-2-7",
+        ),
         "the stack's own assertion",
     ),
     CauseRow(
@@ -299,6 +310,7 @@ _ROWS = (
         "comm_overlap.overlap_moe_expert_parallel_comm=true",
         ("bridge-needs-comm-overlap-flag", "bridge-delay-needs-comm-overlap-flag"),
         "reproduced with CommOverlapConfig.setup of Bridge 0.3.0 to main (comm_overlap.py:405-643)",
+        framework="bridge",
     ),
     CauseRow(
         "harness-false-ignored",
@@ -307,6 +319,7 @@ _ROWS = (
         "comm_overlap.overlap_moe_expert_parallel_comm=false as an override",
         ("harness-false-does-not-disable",),
         "reproduced (scripts/performance/utils/overrides.py:189-199); NVIDIA-NeMo/Megatron-Bridge#6006",
+        framework="bridge",
     ),
     CauseRow(
         "no-schedule-plan",

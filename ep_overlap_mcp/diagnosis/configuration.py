@@ -118,9 +118,7 @@ def _stack(evidence: Evidence) -> Stack:
 
     printed = {v.component: v.version.split("+")[0] for v in evidence.versions if parsed(v.version)}
     given = {**printed, **evidence.stack}
-    known = {
-        name: Component(None if text == "none" else text) for name, text in given.items() if name in COMPONENTS
-    }
+    known = {name: Component(None if text == "none" else text) for name, text in given.items() if name in COMPONENTS}
     if "megatron-lm" in known:
         known.setdefault("megatron-core", known["megatron-lm"])
     return Stack(known)

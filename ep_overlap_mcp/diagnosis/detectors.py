@@ -115,7 +115,7 @@ def attention_graph(evidence: Evidence) -> Findings:
 
 
 def local_experts(evidence: Evidence) -> Findings:
-    """The early release needs alltoall, one local expert and core 0.16.1 or older (rule R15)."""
+    """The early release needs alltoall, one local expert and core 0.14 to 0.16.1: two-rank runs confirm these."""
     lines = lines_of(evidence, "expert-input-freed-early")
     if not lines:
         return
@@ -127,7 +127,10 @@ def local_experts(evidence: Evidence) -> Findings:
         yield Against("expert-input-freed-early", f"{experts} experts over EP {group}: more than one a rank")
     elif experts and experts == group:
         where = evidence.where("num_experts", "num_moe_experts", "expert_model_parallel_size")
-        yield Support("expert-input-freed-early", CONFIRMS, (*lines[:2], *where))
+        alltoall = evidence.setting("moe_token_dispatcher_type") == "alltoall"
+        sure = bool(alltoall and core and core >= Version("0.14"))
+        rules = ("alltoall-needs-two-local-experts",)
+        yield Support("expert-input-freed-early", CONFIRMS if sure else STRONG, (*lines[:2], *where), rules)
     if evidence.setting("use_megatron_fsdp") is not True:
         yield Against("fsdp-hooks-bypassed", "no sign of Megatron-FSDP in the log")
 

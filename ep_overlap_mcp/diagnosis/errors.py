@@ -19,9 +19,10 @@ class UnreadableLog(Refusal):
 
 
 class NothingToDiagnose(Refusal):
-    """No log, text, symptom or pair of configurations was given."""
+    """No log, text, symptom, configuration, smoke run or profile was given."""
 
     def __init__(self) -> None:
         super().__init__(
-            "nothing to diagnose: give log files, an error text, a symptom in words or the settings before and after"
+            "nothing to diagnose: give log files, an error text, a symptom in words, the configuration that is not fine "
+            "(after), smoke runs or profiles"
         )

@@ -46,13 +46,16 @@ def excluded(after: Configuration) -> Iterator[Against]:
     for causes, why in _EXCLUSIONS:
         if reason := why(after.effective):
             yield from (Against(cause, reason) for cause in _named(causes))
+    overlaps = after.effective.get(_OVERLAP) is True
     for cause, rule, why_not in _RULES_THAT_EXCLUDE:
-        if rule in after.holds:
+        if overlaps and rule in after.holds:
             yield Against(cause, why_not)
     asked, runs = after.requested.get(_DISPATCHER), after.effective.get(_DISPATCHER)
     if runs is not None and asked in (None, runs) and "bridge.apply_flex_dispatcher_backend" not in after.requested:
-        yield Against("deepep-fell-back-to-alltoall", f"the dispatcher that was asked for is the one that runs ({runs})")
-    if after.effective.get(_OVERLAP) is True:
+        yield Against(
+            "deepep-fell-back-to-alltoall", f"the dispatcher that was asked for is the one that runs ({runs})"
+        )
+    if overlaps:
         yield Against("bridge-reset-the-flag", "the overlap flag is on after all that the stack writes")
 
 
@@ -75,7 +78,9 @@ def _line(finding: Finding) -> Line:
 
 
 def _shown(value: object) -> str:
-    return {None: "null", True: "true", False: "false"}.get(value, str(value)) if not isinstance(value, list) else str(value)
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
 
 
 def _named(causes: tuple[str, ...]) -> Iterator[str]:
@@ -120,7 +125,12 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Settings], str]], ...] = (
     (("delayed-wgrad-",), _without("model.delay_wgrad_compute", False)),
     (("delayed-wgrad-tied-weights",), _without("model.gradient_accumulation_fusion", True)),
     (
-        ("attention-graph-nan", "graph-capture-host-copy", "whole-layer-graph-with-overlap"),
+        (
+            "attention-graph-nan",
+            "graph-capture-host-copy",
+            "whole-layer-graph-with-overlap",
+            "illegal-access-expandable-segments",
+        ),
         _without("model.cuda_graph_impl", "none"),
     ),
     (("illegal-access-expandable-segments",), _without("env.NCCL_GRAPH_REGISTER", 0)),
@@ -136,7 +146,11 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Settings], str]], ...] = (
 )
 _RULES_THAT_EXCLUDE = (
     ("last-layer-dense-drops-final-norm", "last-layer-must-be-moe", "the last decoder layer is no trap here"),
-    ("expert-input-freed-early", "alltoall-needs-two-local-experts", "this core keeps it, or there are two experts a rank"),
+    (
+        "expert-input-freed-early",
+        "alltoall-needs-two-local-experts",
+        "this core keeps it, or there are two experts a rank",
+    ),
     ("too-few-microbatches", "too-few-microbatches-to-overlap", "every rank has micro-batches that overlap"),
     ("too-few-microbatches-for-interleaving", "microbatches-cover-pipeline", "the micro-batches cover the pipeline"),
 )

@@ -106,4 +106,6 @@ def _late_peer(device: DeviceProfile) -> Iterator[Support]:
 
 def _lines(run: SmokeResult, what: str, told: Sequence[str]) -> tuple[Line, ...]:
     name = f"smoke run {run.id}"
-    return tuple(Line(name, None, text, order=AFTER_ANY_LOG) for text in (f"{what}: {told[0]}" if told else what, *told[1:3]))
+    return tuple(
+        Line(name, None, text, order=AFTER_ANY_LOG) for text in (f"{what}: {told[0]}" if told else what, *told[1:3])
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.diagnosis.causes import CAUSES
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.diagnosis.causes import CauseRow
     from ep_overlap_mcp.diagnosis.evidence import Evidence, Failure, Line
     from ep_overlap_mcp.results.diagnose import Confidence
+    from ep_overlap_mcp.stack import Framework
 
 MOST_CAUSES = 8
 SHOWN_LINES = 5  # of the first cause
@@ -25,12 +27,20 @@ SHOWN_TEXT = 240
 LONGEST_WAIT = 3600.0  # seconds: DeepEP gives up after 100, process groups after 600 to 3600
 
 
-def rank(evidence: Evidence, extra: Iterable[Support | Against] = ()) -> tuple[list[Cause], list[RuledOut]]:
-    """Causes, the one with the strongest line first, and the causes that were considered but do not hold."""
+def rank(
+    evidence: Evidence, extra: Iterable[Support | Against] = (), framework: Framework | None = None
+) -> tuple[list[Cause], list[RuledOut]]:
+    """Causes, the one with the strongest line first, and the causes that were considered but do not hold.
+
+    `extra` is what speaks for or against causes outside the logs: it cannot rule out what a log shows, and where a
+    log shows a failure of its own, it makes other causes possible at most.
+    """
     found = [finding for detector in FAILED_RUN for finding in detector(evidence)]
-    if not any(support.strength >= LIKELY for support in found if isinstance(support, Support)):
+    failed = _shown_causes(found)
+    if not failed:
         found += [finding for detector in QUIET_RUN for finding in detector(evidence)]
-    found += [*dead_peer(evidence), *extra]
+    found += dead_peer(evidence)
+    found += _beside(extra, _shown_causes(found), framework, failed=bool(failed))
     against = {item.cause: item.why for item in found if isinstance(item, Against)}
     supports: dict[str, list[Support]] = {}
     for item in found:
@@ -42,6 +52,23 @@ def rank(evidence: Evidence, extra: Iterable[Support | Against] = ()) -> tuple[l
     concerned = {item.cause for item in found if isinstance(item, Support)}
     ruled_out = [RuledOut(cause=cause, why=why) for cause, why in against.items() if _worth(cause, concerned)]
     return [_cause(group, SHORT if place else SHOWN_LINES) for place, group in enumerate(ordered)], ruled_out
+
+
+def _shown_causes(found: Iterable[Support | Against]) -> set[str]:
+    return {item.cause for item in found if isinstance(item, Support) and item.strength >= LIKELY}
+
+
+def _beside(
+    extra: Iterable[Support | Against], shown: set[str], framework: Framework | None, *, failed: bool
+) -> Iterator[Support | Against]:
+    """What the logs leave of the rest; without the causes that only another framework's code brings about."""
+    for item in extra:
+        if isinstance(item, Against):
+            if item.cause not in shown:
+                yield item
+        elif item.cause in shown or CAUSES[item.cause].framework in (None, framework or CAUSES[item.cause].framework):
+            capped = failed and item.cause not in shown and item.cause != "config-rule-violated"
+            yield replace(item, strength=min(item.strength, POSSIBLE)) if capped else item
 
 
 def dead_peer(evidence: Evidence) -> Iterator[Support]:
@@ -111,13 +138,14 @@ def _cause(group: list[Support], shown: int) -> Cause:
     group = sorted(group, key=lambda support: -support.strength)
     lines = list(dict.fromkeys(line for support in group for line in support.lines))
     rules = dict.fromkeys(rule for support in group for rule in support.rules)
+    fixes = dict.fromkeys(support.fix for support in group if support.fix)
     return Cause(
         cause=row.name,
         title=row.title,
         confidence=_confidence(group[0].strength, row),
         evidence=[_shown(line) for line in lines[:shown]],
         test=row.test,
-        fix=row.fix,
+        fix=f"{'; '.join(list(fixes)[:3])} ({row.fix})" if fixes else row.fix,
         rules=list(rules or row.rules),
     )
 

@@ -58,11 +58,13 @@ _STEP = -1
 
 def read_logs(
     logs: Sequence[Path],
-    text: str | None,
-    stack: Mapping[str, str] | None,
-    on_progress: Callable[[int, int], None] | None,
+    texts: Mapping[str, str],
+    on_progress: Callable[[int, int], None] | None = None,
+    *,
+    stack: Mapping[str, str] | None = None,
+    symptom: str = "",
 ) -> Evidence:
-    """Evidence of all files and of an error text; `on_progress(bytes read, bytes in all)` after each block.
+    """Evidence of all files and of texts by their names; `on_progress(bytes read, bytes in all)` after each block.
 
     Raises `UnreadableLog` for a file that is missing, not a file, not readable or not text.
     """
@@ -75,10 +77,10 @@ def read_logs(
             read += len(block)
             if on_progress:
                 on_progress(read, total)
-    if text:
-        reader.open("text")
-        reader.read(text.encode(), whole=True)
-    return replace(reader.evidence(), stack=dict(stack or {}))
+    for name, text in texts.items():
+        reader.open(name)
+        reader.read(text.encode("utf-8", "replace"), whole=True)
+    return replace(reader.evidence(), stack=dict(stack or {}), symptom=symptom)
 
 
 def _size(path: Path) -> int:

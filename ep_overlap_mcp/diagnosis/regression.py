@@ -52,15 +52,24 @@ class Experiment:
     if_it_matters: str
     otherwise: str
 
+    def __str__(self) -> str:
+        gone = "goes away" if self.base == "after" else "appears"
+        stays = "stays" if self.base == "after" else "does not appear"
+        return f"the difference {gone}: {self.if_it_matters}; it {stays}: {self.otherwise}"
+
 
 @dataclass(frozen=True)
 class Triage:
-    """Everything that changed, sorted into the intended change and its confounders, and the A/Bs to run."""
+    """Everything that changed, sorted into the intended change and its confounders, and the A/Bs to run.
+
+    `overwritten` was asked for anew, yet runs as before: `before` is what runs, `after` what was asked for.
+    """
 
     changes: tuple[Change, ...]
     groups: tuple[Group, ...]
     experiments: tuple[Experiment, ...]
     after: Mapping[str, object]
+    overwritten: tuple[Change, ...] = ()
 
     @property
     def intended(self) -> Group | None:
@@ -118,7 +127,7 @@ _KINDS = (
     ),
     _kind(
         "overlap",
-        r"(?:model|comm_overlap)\.overlap_moe_expert_parallel_comm|harness\.moe_a2a_overlap",
+        r"(?:model|comm_overlap)\.overlap_moe_expert_parallel_comm|bridge\.moe_a2a_overlap",
         "the switch itself changed as well",
     ),
     _kind(
@@ -181,12 +190,20 @@ def triage(
     confounder. `intent` (a symptom such as `slower after delay_wgrad_compute`) names the intended setting.
     """
     changes = tuple(differences(before, after))
-    asked = {c.path for c in differences(requested_before or {}, requested_after or {})}
+    asked = tuple(differences(requested_before or {}, requested_after or {}))
     groups = _grouped(changes)
-    main = _intended(groups, asked, intent or "")
-    told = tuple(_explained(name, found, intended=name == main) for name, found in groups.items())
+    main = _intended(groups, {c.path for c in asked}, intent or "")
+    told = tuple(
+        _explained(name, found, requested_after or {}, intended=name == main) for name, found in groups.items()
+    )
     ordered = tuple(sorted(told, key=lambda group: (not group.intended, not group.causes)))
-    return Triage(changes, ordered, _experiments(ordered), after)
+    ran = {change.path for change in changes}
+    kept = tuple(
+        Change(c.path, after[c.path], c.after)
+        for c in asked
+        if c.path not in ran and c.path in after and c.after not in (None, after[c.path])
+    )
+    return Triage(changes, ordered, _experiments(ordered), after, kept)
 
 
 def differences(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Change]:
@@ -200,13 +217,9 @@ def supports(found: Triage) -> Iterator[Support]:
     """Causes the changes make probable: likely where the new value completes the signature, else possible."""
     for group in found.groups:
         for cause in group.causes:
-            if cause == "one-cuda-connection-serialises" and not _one_connection(group, found.after):
-                continue
-            strong = cause == "one-cuda-connection-serialises" or (
-                cause == "deepep-fell-back-to-alltoall" and _fell_back(group)
-            )
-            if strong or cause != "deepep-fell-back-to-alltoall":
-                yield Support(cause, LIKELY if strong else POSSIBLE, rules=group.rules)
+            complete = _SIGNATURES[cause](group, found.after) if cause in _SIGNATURES else None
+            if complete is not False:
+                yield Support(cause, LIKELY if complete else POSSIBLE, rules=group.rules)
 
 
 def _grouped(changes: tuple[Change, ...]) -> dict[str, list[Change]]:
@@ -229,11 +242,14 @@ def _by_custom(groups: Mapping[str, list[Change]]) -> list[str]:
     return [*known, *(name for name in groups if name not in known)] if known or len(groups) == 1 else []
 
 
-def _explained(name: str, changes: list[Change], *, intended: bool) -> Group:
+def _explained(name: str, changes: list[Change], requested: Mapping[str, object], *, intended: bool) -> Group:
     kind = next((kind for kind in _KINDS if kind.name == name), None)
+    forced = [c for c in changes if requested.get(c.path) not in (None, c.after)]
+    asked = ", ".join(f"{c.path.rpartition('.')[2]}={_shown(requested[c.path])}" for c in forced)
+    other = f"asked for {asked}, the stack runs {', '.join(_shown(c.after) for c in forced)}; " if forced else ""
     if not kind:
-        return Group(tuple(changes), intended, "" if intended else "changed along with the rest", (), (), name)
-    why = "" if intended else kind.why
+        return Group(tuple(changes), intended, "" if intended else f"{other}changed along with the rest", (), (), name)
+    why = "" if intended else other + kind.why
     return Group(tuple(changes), intended, why, kind.causes, kind.rules, name, forced=kind.forced and not intended)
 
 
@@ -275,10 +291,14 @@ def _one_connection(group: Group, after: Mapping[str, object]) -> bool:
     return overlapping and any(str(change.after) == "1" for change in group.changes)
 
 
-def _fell_back(group: Group) -> bool:
+def _fell_back(group: Group, _after: Mapping[str, object]) -> bool:
     return any(
         c.path.endswith("dispatcher_type") and (c.before, c.after) == ("flex", "alltoall") for c in group.changes
     )
+
+
+# causes that only some values bring about: whether these do
+_SIGNATURES = {"one-cuda-connection-serialises": _one_connection, "deepep-fell-back-to-alltoall": _fell_back}
 
 
 def _shown(value: object) -> str:

@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from ep_overlap_mcp.diagnosis.detectors import number, overlap
 from ep_overlap_mcp.diagnosis.findings import CONFIRMS, LIKELY, Against, Support
+from ep_overlap_mcp.diagnosis.symptoms import fitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,11 +85,17 @@ def domain_size(evidence: Evidence) -> Findings:
 
 
 def dense_last_layer(evidence: Evidence) -> Findings:
-    """Overlap is on and the last decoder layer is dense: its final norm is skipped on core 0.16 and later."""
+    """Overlap is on and the last decoder layer is dense: its final norm is skipped on core 0.16 and later.
+
+    Two-rank runs confirm it for releases; what is asked about must not be something else, such as speed.
+    """
     core = evidence.version("megatron-core")
     dense = _last_layer_dense(evidence.setting("moe_layer_freq"), number(evidence, "num_layers"))
     if overlap(evidence) and dense and not (core and core < Version("0.16")):
-        yield Support("last-layer-dense-drops-final-norm", LIKELY, evidence.where("moe_layer_freq", _OVERLAP))
+        asked = fitting(evidence.symptom)
+        sure = core is not None and (not asked or "last-layer-dense-drops-final-norm" in asked)
+        where = evidence.where("moe_layer_freq", _OVERLAP)
+        yield Support("last-layer-dense-drops-final-norm", CONFIRMS if sure else LIKELY, where)
 
 
 def tied_weights(evidence: Evidence) -> Findings:

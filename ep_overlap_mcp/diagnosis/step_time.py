@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +33,9 @@ class StepTimeChange:
             return "slower"
         return "faster" if self.high < 1 else "no difference shown"
 
-    def __str__(self) -> str:
-        return f"{self.ratio:.3f}x the step time (95 % {self.low:.3f} to {self.high:.3f}): {self.verdict}"
+    def numbers(self) -> dict[str, Any]:
+        """The change as an answer has it."""
+        return {**asdict(self), "verdict": self.verdict}
 
 
 def compare_step_times(before_ms: Sequence[float], after_ms: Sequence[float]) -> StepTimeChange | None:

@@ -117,7 +117,7 @@ _PREFERS = (
 
 def candidates(symptom: str) -> Iterator[Support | Against]:
     """Possible causes for a symptom in words; none for words that name no known symptom."""
-    for place, cause in enumerate(_ordered(symptom)):
+    for place, cause in enumerate(fitting(symptom)):
         yield Support(cause, POSSIBLE - place / 100)
 
 
@@ -126,8 +126,9 @@ def named(symptom: str) -> list[str]:
     return [row.name for row in SYMPTOMS if row.words.search(symptom)]
 
 
-def _ordered(symptom: str) -> list[str]:
+def fitting(symptom: str) -> list[str]:
+    """Causes of the symptoms that the words name, those that the words prefer first."""
     causes = dict.fromkeys(cause for row in SYMPTOMS if row.words.search(symptom) for cause in row.causes)
-    fitting = [c for c in causes if c not in _ONLY_WITH or _ONLY_WITH[c].search(symptom)]
+    open_ones = [c for c in causes if c not in _ONLY_WITH or _ONLY_WITH[c].search(symptom)]
     preferred = [start for words, start in _PREFERS if words.search(symptom)]
-    return sorted(fitting, key=lambda cause: not any(cause.startswith(start) for start in preferred))
+    return sorted(open_ones, key=lambda cause: not any(cause.startswith(start) for start in preferred))

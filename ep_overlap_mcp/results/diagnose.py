@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from ep_overlap_mcp.results.base import Record, Result
 
 Confidence = Literal["confirmed", "likely", "possible"]
 
 
 class EvidenceLine(Record):
-    """A line of the log that points to a cause; `line` counts from 1."""
+    """What points to a cause: a line of a log (from 1), the place of a setting, or null for a run or a profile."""
 
     file: str
-    line: int
+    line: int | None
     text: str
 
 
@@ -44,18 +46,52 @@ class ChangedSetting(Record):
     after: Any
 
 
+class ChangedTogether(Record):
+    """Settings that changed for one reason, with the values after."""
+
+    settings: dict[str, Any]
+    why: str
+
+
+class Experiment(Record):
+    """One A/B run: a configuration with some settings of the other, and what either outcome says."""
+
+    base: Literal["before", "after"]
+    settings: dict[str, Any]
+    compares: str
+
+
+class StepTime(Record):
+    """Median step time after by before, with its 95 % bootstrap interval; within one run `since` is where it changed."""
+
+    ratio: float
+    low: float
+    high: float
+    verdict: Literal["slower", "faster", "no difference shown"]
+    steps_before: int
+    steps_after: int
+    since: str | None = None
+
+
 class FirstFailure(Record):
     """The failure the others followed; `rank` is None where the log does not say."""
 
     rank: int | None
     file: str
-    line: int
+    line: int | None
 
 
 class DiagnoseResult(Result):
-    """Causes, most probable first; `confirmed` needs a line that only this cause explains."""
+    """Causes, most probable first; `confirmed` needs a line that only this cause explains.
+
+    Between two configurations or runs also the intended change, its confounders, and the A/Bs that tell them apart.
+    """
 
     causes: list[Cause]
     ruled_out: list[RuledOut]
     changed: list[ChangedSetting]
+    intended: ChangedTogether | None = None
+    confounders: list[ChangedTogether] = Field(default_factory=list)
+    experiments: list[Experiment] = Field(default_factory=list)
+    step_time: StepTime | None = None
     first_failure: FirstFailure | None

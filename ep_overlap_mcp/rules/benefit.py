@@ -15,7 +15,7 @@ from ep_overlap_mcp.rules.engine import (
     violated,
     without,
 )
-from ep_overlap_mcp.rules.remedies import no_shared_expert_overlap
+from ep_overlap_mcp.rules.remedies import drop_shared_expert_overlap
 from ep_overlap_mcp.rules.sources import core_config, megatron, megatron_bridge
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def lora_with_overlap_unproven(view: View) -> Check:
     WARNING,
     enforced=[evidence()],
     source="https://github.com/NVIDIA-NeMo/Megatron-Bridge/issues/5634",
-    fixes=[no_shared_expert_overlap()],
+    fixes=[drop_shared_expert_overlap()],
 )
 def lora_with_shared_expert_overlap(view: View) -> Check:
     """What it checks: adapters with overlapped shared experts under tensor parallelism.

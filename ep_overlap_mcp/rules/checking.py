@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.results.check import (
@@ -40,6 +41,7 @@ def check(request: Request, *, everything: bool = False, rules: Mapping[str, Rul
     outcomes = outcomes_of(views, rules)
     findings = [_finding(o, views) for o in outcomes if o.state == "violated"]
     findings += _assumed_floors(outcomes)
+    findings += _as_written(request, findings)
     findings.sort(key=lambda f: (_SEVERITIES.index(f.severity), f.rule))
     undecided = [_undecided(o) for o in outcomes if o.state == "undecided" and o.rule.unknown != "met"]
     undecided.sort(key=lambda u: (_SEVERITIES.index(u.severity), u.rule))
@@ -80,9 +82,9 @@ def overlap_state(views: Sequence[View]) -> OverlapState:
     dispatcher = view.effective["model.moe_token_dispatcher_type"].value
     backend = view.effective["model.moe_flex_dispatcher_backend"].value
     return OverlapState(
-        requested=any(_is_true(view.request.settings, path) for path in (MODEL_SWITCH, BRIDGE_SWITCH)),
+        requested=any(_is_true(view.request.as_written, path) for path in (MODEL_SWITCH, BRIDGE_SWITCH)),
         effective=view.effective[MODEL_SWITCH].value is True,
-        delay_wgrad_requested=any(_is_true(view.request.settings, path) for path in (MODEL_DELAY, BRIDGE_DELAY)),
+        delay_wgrad_requested=any(_is_true(view.request.as_written, path) for path in (MODEL_DELAY, BRIDGE_DELAY)),
         delay_wgrad_effective=view.effective[MODEL_DELAY].value is True,
         dispatcher_requested=_text(_dispatcher_requested(view)),
         dispatcher_effective=_text(dispatcher),
@@ -175,6 +177,32 @@ def _assumed_floors(outcomes: Iterable[Outcome]) -> list[Finding]:
     ]
 
 
+# What only makes sense with overlap on: a text that has one of these without the switch fails as it is.
+_NEEDS_OVERLAP = (
+    MODEL_DELAY,
+    BRIDGE_DELAY,
+    "model.ep_overlap_early_attn_memory_release",
+)
+
+
+def _as_written(request: Request, found: Sequence[Finding]) -> list[Finding]:
+    """What fails in the text as it is, where the question is a what-if that cures it."""
+    stated = (request.as_written.get(path) for path in _NEEDS_OVERLAP)
+    if request.assume == "as_written" or not any(s is not None and s.value is True for s in stated):
+        return []
+    plain = replace(request, settings=dict(request.as_written), assume="as_written")
+    views = [View(plain, release) for release in plain.releases()]
+    known = {finding.rule for finding in found}
+    failing = [o for o in outcomes_of(views) if o.state == "violated" and o.severity == "error"]
+    return [
+        _finding(o, views).model_copy(
+            update={"severity": "warning", "message": f"as written, without the switch: {o.message}"}
+        )
+        for o in failing
+        if o.rule.code not in known
+    ]
+
+
 def _settings(view: View, outcomes: Iterable[Outcome], *, everything: bool) -> dict[str, SettingValue]:
     """What was written, assumed or derived from that, as effective; with `everything` all that rules read."""
     paths = {path for path, s in view.request.settings.items() if s.written or s.origin.kind == "explicit"}
@@ -212,6 +240,8 @@ def _stack(request: Request, views: Sequence[View]) -> dict[str, ComponentVersio
     if "megatron-core" not in shown:
         origin = "pinned by megatron-bridge" if request.stack.version("megatron-bridge") else "unknown"
         origin = "given" if request.stack.version("megatron-lm") else origin
+        if 1 <= len(releases) < len(request.stack.releases(request.framework)):
+            origin = "narrowed by a setting"
         shown["megatron-core"] = ComponentVersion(version=_one_core(releases), origin=origin)
     return shown
 
@@ -235,10 +265,13 @@ def _summary(
         parts.append(f"{_count(len(open_errors), 'error rule')} undecided for want of {', '.join(needs[:6])}.")
     if warnings:
         parts.append(f"{_count(warnings, 'warning')}.")
-    state = overlap_state([view])
-    if state.requested and not state.effective:
+    if _asks_for_overlap(request) and view.effective[MODEL_SWITCH].value is not True:
         parts.append("Overlap is asked for but will NOT be on.")
     return " ".join(part for part in parts if part)
+
+
+def _asks_for_overlap(request: Request) -> bool:
+    return any(_is_true(request.settings, path) for path in (MODEL_SWITCH, BRIDGE_SWITCH))
 
 
 def _question(request: Request) -> str:
@@ -250,10 +283,22 @@ def _question(request: Request) -> str:
 
 
 def _judged_for(request: Request, view: View) -> str:
-    core = view.release.core.label if len(request.releases()) == 1 else "any megatron-core from 0.14 to main"
-    if request.framework == "bridge" and view.release.bridge and len(request.releases()) == 1:
-        return f"megatron-bridge {view.release.bridge} (core {core})"
-    return f"{'megatron-lm' if request.framework == 'megatron-lm' else 'megatron-core'} {core}"
+    releases = request.releases()
+    core = view.release.core
+    newer = " (newer than every release known here; judged like main)" if core.newer_than_known else ""
+    if len(releases) > 1:
+        return f"every {_framework_name(request)} release from {_label(releases[0])} to {_label(releases[-1])}"
+    if request.framework == "bridge":
+        return f"megatron-bridge {view.release.bridge} (core {core.label}){newer}"
+    return f"{_framework_name(request)} {core.label}{newer}"
+
+
+def _framework_name(request: Request) -> str:
+    return {"bridge": "megatron-bridge"}.get(request.framework, request.framework)
+
+
+def _label(release: Release) -> str:
+    return release.bridge or release.core.label
 
 
 def _count(number: int, noun: str) -> str:

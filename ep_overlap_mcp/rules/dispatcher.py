@@ -19,7 +19,7 @@ from ep_overlap_mcp.rules.engine import (
     run_time,
     violated,
 )
-from ep_overlap_mcp.rules.remedies import no_shared_expert_overlap
+from ep_overlap_mcp.rules.remedies import drop_shared_expert_overlap
 from ep_overlap_mcp.rules.sources import core_config, megatron, megatron_bridge
 from ep_overlap_mcp.rules.truth import FALSE
 
@@ -246,7 +246,7 @@ def flex_backend_ignored(view: View) -> Check:
     enforced=[core("<0.18", dispatchers=("alltoall",)), core(">=0.18", dispatchers=("alltoall", "flex"))],
     source=[core_config("0.16.1", "1083-1095"), core_config("0.18.2", "1460-1473")],
     fixes=[
-        no_shared_expert_overlap(),
+        drop_shared_expert_overlap(),
         put(moe_token_dispatcher_type="alltoall", gives_up="the dispatcher in use"),
     ],
 )

@@ -9,8 +9,8 @@ from ep_overlap_mcp.rules.recompute import recomputes_modules
 from ep_overlap_mcp.rules.remedies import (
     add_virtual_stages,
     drop_moe_recompute,
+    drop_shared_expert_overlap,
     even_virtual_stages,
-    no_shared_expert_overlap,
     spread_experts,
 )
 from ep_overlap_mcp.rules.sources import bridge_setup, core_config, megatron, megatron_bridge
@@ -302,7 +302,7 @@ def needs_half_precision(view: View) -> Check:
     ERROR,
     enforced=[core(">=0.14"), bridge()],
     source=[core_config("0.16.1", "1886-1888"), bridge_setup("main", "513-515")],
-    fixes=[no_shared_expert_overlap()],
+    fixes=[drop_shared_expert_overlap()],
 )
 def no_shared_expert_overlap(view: View) -> Check:
     """What it checks: EP overlap is on together with `moe_shared_expert_overlap`.

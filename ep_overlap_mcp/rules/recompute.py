@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.rules.engine import ERROR, NOTED, core, put, rule, violated, violated_by, without
-from ep_overlap_mcp.rules.remedies import no_shared_expert_overlap
+from ep_overlap_mcp.rules.remedies import drop_shared_expert_overlap
 from ep_overlap_mcp.rules.sources import core_config
 from ep_overlap_mcp.rules.truth import any_of
 
@@ -199,7 +199,7 @@ def mla_recompute_needs_latent_attention(view: View) -> Check:
     unknown=NOTED,
     source=core_config("0.16.1", "1232-1239"),
     fixes=[
-        no_shared_expert_overlap(),
+        drop_shared_expert_overlap(),
         without("model.recompute_modules", "shared_experts", gives_up=_STORES_MORE),
     ],
 )

@@ -22,7 +22,7 @@ _LARGEST_GROUP = 64
 _MODULES, _SCOPE = "model.cuda_graph_modules", "model.cuda_graph_scope"
 
 
-def no_shared_expert_overlap() -> Fix:
+def drop_shared_expert_overlap() -> Fix:
     """Shared experts after the dispatch instead of beside it: neither numerics nor memory change."""
     changes = {"model.moe_shared_expert_overlap": False}
     return Fix(lambda _view: [changes], safe=True, gives_up="the overlap of shared experts with the dispatch")

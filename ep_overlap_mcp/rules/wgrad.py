@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ep_overlap_mcp.rules.engine import (
     ERROR,
     MET,
+    NOTED,
     WARNING,
     bridge,
     core,
@@ -382,6 +383,32 @@ def delayed_wgrad_with_fp8_bias(view: View) -> Check:
         view.delay & view["model.fp8"].on & (bias.on | qkv_bias.on),
         f"`add_bias_linear` is {bias} and `add_qkv_bias` is {qkv_bias} with FP8 and delayed weight gradients",
         expected="no bias, no FP8 or no delayed weight gradients",
+    )
+
+
+@rule(
+    "EPO226",
+    "transformer-engine-layers-need-te",
+    ERROR,
+    enforced=[run_time(on=("megatron-lm", "bridge"))],
+    unknown=NOTED,
+    source=megatron("0.16.1", "core/models/gpt/gpt_layer_specs.py", "211-223"),
+)
+def transformer_engine_layers_need_te(view: View) -> Check:
+    """What it checks: `transformer_impl` is `transformer_engine`, the default, and Transformer Engine is absent.
+
+    Why: the layer specification names Transformer Engine's modules; building the model ends in a NameError or an
+    ImportError.
+
+    Example: a container without Transformer Engine and no `--transformer-impl local`
+
+    Fix: install Transformer Engine; `transformer_impl=local` is another implementation of the layers.
+    """
+    implementation = view["model.transformer_impl"]
+    return violated(
+        (implementation == "transformer_engine") & view.te.absent,
+        "`transformer_impl` is transformer_engine, and Transformer Engine is not installed",
+        expected="Transformer Engine installed",
     )
 
 

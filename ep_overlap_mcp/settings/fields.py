@@ -33,6 +33,7 @@ ABSENT: Final = _Absent()
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 _BRACKETED = re.compile(r"\[.*\]|\(.*\)", re.DOTALL)
+_OLDEST: Final = (0, 14)
 _NONE = {"none", "null", "~", ""}
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
@@ -84,13 +85,14 @@ class Field:
                 return ABSENT
         elif self.until is not None and core.minor >= _minor(self.until):
             return ABSENT
+        minor = max(core.minor, _OLDEST)  # of older releases the table knows nothing: what 0.14 has counts as there
         value: Any = ABSENT
         for since, candidate in self.defaults:
-            if core.minor >= _minor(since):
+            if minor >= _minor(since):
                 value = candidate
         if command_line and value is not ABSENT:
             for since, candidate in self.cli_defaults:
-                if core.minor >= _minor(since):
+                if minor >= _minor(since):
                     value = candidate
         return [value] if self.type == "list" and isinstance(value, str) else value
 

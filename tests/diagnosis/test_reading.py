@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def read(text: str) -> Evidence:
     """Evidence of a text."""
-    return read_logs([], text, None, None)
+    return read_logs([], {"text": text})
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_late_configuration_dump_is_read(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     body = "".join(f"{'abcdefghij'[i % 10] * (i % 90 + 3)} {i}\n" for i in range(40_000))
     log.write_text(body + "model:\n  moe_token_dispatcher_type: flex\nddp:\n  overlap_grad_reduce: true\n" + body)
-    evidence = read_logs([log], None, None, None)
+    evidence = read_logs([log], {})
     assert {p.path: p.value for p in evidence.printed} == {
         "model.moe_token_dispatcher_type": "flex",
         "ddp.overlap_grad_reduce": True,

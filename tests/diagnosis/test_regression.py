@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ep_overlap_mcp.diagnosis import diagnose, triage
+from ep_overlap_mcp.diagnosis import Configuration, diagnose, triage
 from ep_overlap_mcp.diagnosis.regression import Experiment
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def test_the_sequence_of_experiments_is_short_and_legal() -> None:
 
 def test_an_answer_lists_changes_and_the_likely_confounders() -> None:
     """Throughput fell after delayed wgrad: one connection and the fallback complete their signatures."""
-    result = diagnose(before=BEFORE, after=AFTER, symptom="slower after delay_wgrad_compute")
+    result = diagnose(before=Configuration(BEFORE), after=Configuration(AFTER), symptom="slower after delay_wgrad_compute")
     assert [change.path for change in result.changed] == sorted(BEFORE)
     assert {(c.cause, c.confidence) for c in result.causes} >= {
         ("one-cuda-connection-serialises", "likely"),
@@ -87,7 +87,7 @@ def test_an_answer_lists_changes_and_the_likely_confounders() -> None:
 
 def test_equal_configurations_leave_nothing_to_blame() -> None:
     """No setting differs: the cause is elsewhere."""
-    result = diagnose(before=BEFORE, after=BEFORE)
+    result = diagnose(before=Configuration(BEFORE), after=Configuration(BEFORE))
     assert [cause.cause for cause in result.causes] == ["unknown"]
     assert "No setting differs." in result.summary
 
