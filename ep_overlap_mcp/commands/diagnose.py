@@ -33,20 +33,20 @@ def run(options: argparse.Namespace) -> int:
     from ep_overlap_mcp.verbs import Question, diagnose_run
 
     stack = ",".join(options.stack)
-    sides = {
-        side: Question(files=(Path(name),), stack=stack, roots=ANYWHERE)
-        for side in ("before", "after")
-        if (name := getattr(options, side))
-    }
+
+    def side(name: str | None) -> Question | None:
+        return Question(files=(Path(name),), stack=options.stack, roots=ANYWHERE) if name else None
+
     with progress("reading logs") as advance:
         result = diagnose_run(
             [Path(name) for name in options.logs],
             text=options.text,
             symptom=options.symptom,
+            before=side(options.before),
+            after=side(options.after),
             stack=stack,
             roots=ANYWHERE,
             on_progress=lambda done, total: advance(done / max(total, 1)),
-            **sides,
         )
     print_results([result], options.format)
     return 0

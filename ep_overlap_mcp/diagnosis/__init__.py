@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ep_overlap_mcp.diagnosis.evidence import Evidence
     from ep_overlap_mcp.diagnosis.findings import Against, Support
+    from ep_overlap_mcp.diagnosis.regression import Change
     from ep_overlap_mcp.results.profile import ProfileResult
     from ep_overlap_mcp.results.smoke import SmokeResult
 
@@ -64,7 +65,12 @@ def diagnose(
         summary="",
         causes=causes,
         ruled_out=ruled_out,
-        **(_told(found) if found else {"changed": []}),
+        changed=[ChangedSetting(path=c.path, before=c.before, after=c.after) for c in (found.changes if found else ())],
+        intended=_together(found.intended.changes, "what the comparison is about")
+        if found and found.intended
+        else None,
+        confounders=list(_confounders(found)) if found else [],
+        experiments=_experiments(found) if found else [],
         step_time=_step_time(evidence),
         first_failure=first_failure(evidence),
     )
@@ -106,23 +112,20 @@ def _beside_the_logs(
     yield from candidates(evidence.symptom)
 
 
-def _told(found: Triage) -> dict[str, object]:
-    """The triage as the answer has it."""
-    confounders = [
-        ChangedTogether(settings={c.path: c.after for c in group.changes}, why=group.why) for group in found.confounders
-    ]
-    confounders += [
-        ChangedTogether(settings={c.path: c.after}, why=f"asked for without effect: both run with {c.before}")
-        for c in found.overwritten
-    ]
-    intended = found.intended
-    return {
-        "changed": [ChangedSetting(path=c.path, before=c.before, after=c.after) for c in found.changes],
-        "intended": intended
-        and ChangedTogether(settings={c.path: c.after for c in intended.changes}, why="what the comparison is about"),
-        "confounders": confounders,
-        "experiments": [Experiment(base=e.base, settings=e.settings, compares=str(e)) for e in found.experiments],
-    }
+def _confounders(found: Triage) -> Iterator[ChangedTogether]:
+    """What changed beside the intended change, and what was asked for without effect."""
+    for group in found.confounders:
+        yield _together(group.changes, group.why)
+    for change in found.overwritten:
+        yield _together((change,), f"asked for without effect: both run with {change.before}")
+
+
+def _together(changes: tuple[Change, ...], why: str) -> ChangedTogether:
+    return ChangedTogether(settings={c.path: c.after for c in changes}, why=why)
+
+
+def _experiments(found: Triage) -> list[Experiment]:
+    return [Experiment(base=e.base, settings=e.settings, compares=str(e)) for e in found.experiments]
 
 
 def _step_time(evidence: Evidence) -> StepTime | None:

@@ -60,14 +60,14 @@ def of_request(request: Request) -> Configuration:
     stacks = [Effective(request, release) for release in request.releases()]
     paths = [path for path in {**field_table().by_path, **request.settings} if not path.startswith("args.")]
     found = {path: [effective[path] for effective in stacks] for path in paths}
-    open_or_violated = {item.name for item in (*result.findings, *result.undecided)}
+    unsettled = {*(finding.name for finding in result.findings), *(rule.name for rule in result.undecided)}
     return Configuration(
         effective={path: s[0].value for path, s in found.items() if _agreed([one.value for one in s])},
         requested={path: s.value for path, s in request.settings.items() if s.known and not path.startswith("args.")},
         stated=frozenset(result.settings),
         framework=request.framework,
         findings=tuple(result.findings),
-        holds=frozenset(rule.name for rule in all_rules().values() if rule.name not in open_or_violated),
+        holds=frozenset(rule.name for rule in all_rules().values() if rule.name not in unsettled),
     )
 
 

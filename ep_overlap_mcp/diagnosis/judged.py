@@ -22,6 +22,7 @@ AFTER_ANY_LOG = 1 << 40  # order of lines that are no log's
 _OVERLAP = "model.overlap_moe_expert_parallel_comm"
 _DISPATCHER = "model.moe_token_dispatcher_type"
 _BACKEND = "model.moe_flex_dispatcher_backend"
+_HELPER = "bridge.apply_flex_dispatcher_backend"
 _CONNECTIONS = "env.CUDA_DEVICE_MAX_CONNECTIONS"
 
 
@@ -93,13 +94,11 @@ def _connections(settings: Settings) -> str:
     return f"{_CONNECTIONS} is {count}" if isinstance(count, int) and count > 1 else ""
 
 
-def _without(path: str, *values: object) -> Callable[[Settings], str]:
-    """A check that a setting is known to have one of the values; the reason is that it has."""
+def _is(path: str, value: object) -> Callable[[Settings], str]:
+    """A check that a setting is known to have this value; the reason is that it has."""
 
     def reason(settings: Settings) -> str:
-        if path not in settings or settings[path] not in values:
-            return ""
-        return f"{path} is {_shown(settings[path])}"
+        return f"{path} is {_shown(value)}" if path in settings and settings[path] == value else ""
 
     return reason
 
@@ -122,8 +121,8 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Settings], str]], ...] = (
         ("deepep-nvshmem-mismatch", "deepep-transport-timeout", "deepep-barrier-late-rank", "deepep-ibgda-queue-pairs"),
         _other_backend("deepep"),
     ),
-    (("delayed-wgrad-",), _without("model.delay_wgrad_compute", False)),
-    (("delayed-wgrad-tied-weights",), _without("model.gradient_accumulation_fusion", True)),
+    (("delayed-wgrad-",), _is("model.delay_wgrad_compute", value=False)),
+    (("delayed-wgrad-tied-weights",), _is("model.gradient_accumulation_fusion", value=True)),
     (
         (
             "attention-graph-nan",
@@ -131,18 +130,18 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Settings], str]], ...] = (
             "whole-layer-graph-with-overlap",
             "illegal-access-expandable-segments",
         ),
-        _without("model.cuda_graph_impl", "none"),
+        _is("model.cuda_graph_impl", value="none"),
     ),
-    (("illegal-access-expandable-segments",), _without("env.NCCL_GRAPH_REGISTER", 0)),
-    (("fsdp-hooks-bypassed",), _without("ddp.use_megatron_fsdp", False)),
-    (("triton-permute-fusion",), _without("model.moe_permute_fusion", False)),
-    (("pipeline-shape-exchange-deadlock",), _without("model.variable_seq_lengths", False)),
-    (("pipeline-shape-exchange-deadlock",), _without("model.pipeline_model_parallel_size", 1)),
+    (("illegal-access-expandable-segments",), _is("env.NCCL_GRAPH_REGISTER", value=0)),
+    (("fsdp-hooks-bypassed",), _is("ddp.use_megatron_fsdp", value=False)),
+    (("triton-permute-fusion",), _is("model.moe_permute_fusion", value=False)),
+    (("pipeline-shape-exchange-deadlock",), _is("model.variable_seq_lengths", value=False)),
+    (("pipeline-shape-exchange-deadlock",), _is("model.pipeline_model_parallel_size", value=1)),
     (
         ("shared-event-orders-collectives", "last-layer-dense-drops-final-norm", "expert-input-freed-early"),
-        _without(_OVERLAP, False),
+        _is(_OVERLAP, value=False),
     ),
-    (("harness-false-ignored",), _without("bridge.moe_a2a_overlap", True)),
+    (("harness-false-ignored",), _is("bridge.moe_a2a_overlap", value=True)),
 )
 _RULES_THAT_EXCLUDE = (
     ("last-layer-dense-drops-final-norm", "last-layer-must-be-moe", "the last decoder layer is no trap here"),

@@ -66,9 +66,17 @@ def _beside(
         if isinstance(item, Against):
             if item.cause not in shown:
                 yield item
+        elif _told_by(item, shown):
+            continue
         elif item.cause in shown or CAUSES[item.cause].framework in (None, framework or CAUSES[item.cause].framework):
             capped = failed and item.cause not in shown and item.cause != "config-rule-violated"
             yield replace(item, strength=min(item.strength, POSSIBLE)) if capped else item
+
+
+def _told_by(item: Support, shown: set[str]) -> bool:
+    """A broken rule that a cause shown by the log is about."""
+    generic = "config-rule-violated"
+    return item.cause == generic and any(set(item.rules) <= set(CAUSES[cause].rules) for cause in shown - {generic})
 
 
 def dead_peer(evidence: Evidence) -> Iterator[Support]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.settings.request import Request
 
 _DISPATCHER, _BACKEND = "model.moe_token_dispatcher_type", "model.moe_flex_dispatcher_backend"
+_PATHS = (_DISPATCHER, _BACKEND)
 _CANDIDATES: tuple[tuple[str, str | None], ...] = (
     ("alltoall", None),
     ("flex", "deepep"),
@@ -41,7 +42,7 @@ def candidates(request: Request, judge: Judge) -> list[DispatcherCandidate]:
     """
     present = View(request, request.releases()[0]).effective
     now = str(present[_BACKEND].value if present[_DISPATCHER].value == "flex" else present[_DISPATCHER].value)
-    before = {o.rule.code for o in judge.touched(request) if o.state == "violated"}
+    before = {o.rule.code for o in judge.touched(request, _PATHS) if o.state == "violated"}
     found = [_candidate(request, way, before, now, judge) for way in _CANDIDATES]
     return sorted(found, key=lambda c: _RANK[c.supported])
 
@@ -52,7 +53,7 @@ def _candidate(
     dispatcher, backend = way
     name = backend or dispatcher
     changed = request.with_settings(_settings(dispatcher, backend), "candidate")
-    outcomes = judge.touched(changed)
+    outcomes = judge.touched(changed, _PATHS)
     against = [o for o in outcomes if o.state == "violated" and o.severity == "error" and o.rule.code not in before]
     undecided = [o for o in outcomes if o.state == "undecided" and _about_dispatcher(o)]
     supported: Literal["yes", "no", "unknown"] = "no" if against else "unknown" if undecided else "yes"

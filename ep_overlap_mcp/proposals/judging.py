@@ -72,11 +72,11 @@ class Judge:
         """How every rule in force comes out for a variant, in the order of the codes."""
         return self._base(request.releases()).outcomes(request)
 
-    def touched(self, request: Request) -> list[Outcome]:
-        """The outcomes of just those rules that a variant can make come out differently, on its own releases."""
+    def touched(self, request: Request, paths: Iterable[str]) -> list[Outcome]:
+        """The outcomes of just those rules that look at one of the paths, for a variant and on its own releases."""
         base = self._base(self._request.releases())
         views = [View(request, release) for release in request.releases()]
-        asked = base.asked_by(_differences(self._request.settings, request.settings))
+        asked = base.asked_by(paths)
         return [o for code in sorted(asked) if (o := judge(self._rules[code], views)) is not None]
 
     def _base(self, releases: tuple[Release, ...]) -> _Base:

@@ -62,7 +62,7 @@ class Experiment(Record):
 
 
 class StepTime(Record):
-    """Median step time after by before, with its 95 % bootstrap interval; within one run `since` is where it changed."""
+    """Median step time after by before, with its 95 % interval; within one run `since` is where it changed."""
 
     ratio: float
     low: float

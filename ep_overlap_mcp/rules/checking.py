@@ -177,6 +177,7 @@ def _assumed_floors(outcomes: Iterable[Outcome]) -> list[Finding]:
     ]
 
 
+_WITHOUT_SWITCH = "as written, without the switch"
 # What only makes sense with overlap on: a text that has one of these without the switch fails as it is.
 _NEEDS_OVERLAP = (
     MODEL_DELAY,
@@ -195,9 +196,7 @@ def _as_written(request: Request, found: Sequence[Finding]) -> list[Finding]:
     known = {finding.rule for finding in found}
     failing = [o for o in outcomes_of(views) if o.state == "violated" and o.severity == "error"]
     return [
-        _finding(o, views).model_copy(
-            update={"severity": "warning", "message": f"as written, without the switch: {o.message}"}
-        )
+        _finding(o, views).model_copy(update={"severity": "warning", "message": f"{_WITHOUT_SWITCH}: {o.message}"})
         for o in failing
         if o.rule.code not in known
     ]
@@ -265,6 +264,9 @@ def _summary(
         parts.append(f"{_count(len(open_errors), 'error rule')} undecided for want of {', '.join(needs[:6])}.")
     if warnings:
         parts.append(f"{_count(warnings, 'warning')}.")
+    failing = [f.name for f in findings if f.message.startswith(_WITHOUT_SWITCH)]
+    if failing:
+        parts.append(f"As written, without the switch, it FAILS: {', '.join(failing)}.")
     if _asks_for_overlap(request) and view.effective[MODEL_SWITCH].value is not True:
         parts.append("Overlap is asked for but will NOT be on.")
     return " ".join(part for part in parts if part)

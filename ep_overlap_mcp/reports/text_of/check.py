@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from ep_overlap_mcp.reports.lines import SEVERITY_STYLES, VERDICT_STYLES, Line, place, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ep_overlap_mcp.results.check import CheckResult, Finding, Undecided
+
+_MOST_GROUPS = 12
 
 
 def lines(result: CheckResult) -> Iterator[Line]:
@@ -18,9 +20,7 @@ def lines(result: CheckResult) -> Iterator[Line]:
     yield Line(name + result.summary, VERDICT_STYLES[result.verdict])
     for finding in result.findings:
         yield from finding_lines(finding)
-    for undecided in result.undecided:
-        if undecided.severity != "info":
-            yield from undecided_lines(undecided)
+    yield from undecided_lines([u for u in result.undecided if u.severity != "info"])
     noted = [u.name for u in result.undecided if u.severity == "info"]
     if noted:
         yield Line(f"  noted, not decided: {', '.join(noted)}", "dim")
@@ -43,10 +43,16 @@ def finding_lines(finding: Finding) -> Iterator[Line]:
         yield Line(f"      fix: {changes}" + (f" (gives up {option.gives_up})" if option.gives_up else ""))
 
 
-def undecided_lines(undecided: Undecided) -> Iterator[Line]:
-    """A rule that could not be decided, and for want of what."""
-    style = SEVERITY_STYLES["warning"] if undecided.severity == "error" else "dim"
-    yield Line(f"  undecided {undecided.severity}  {undecided.rule} {undecided.name}: {undecided.why}", style)
+def undecided_lines(undecided: Sequence[Undecided]) -> Iterator[Line]:
+    """Rules that could not be decided, those for want of the same settings in one line."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for rule in undecided:
+        groups.setdefault((rule.severity, rule.why), []).append(rule.name)
+    for (severity, why), names in list(groups.items())[:_MOST_GROUPS]:
+        style = SEVERITY_STYLES["warning"] if severity == "error" else "dim"
+        yield Line(f"  undecided {severity}  {', '.join(names)}: {why}", style)
+    if len(groups) > _MOST_GROUPS:
+        yield Line(f"  and more undecided for {len(groups) - _MOST_GROUPS} other reasons; --format json has all", "dim")
 
 
 def _overlap_text(result: CheckResult) -> str:

@@ -18,8 +18,7 @@ def lines(result: ConflictsResult) -> Iterator[Line]:
     yield Line(result.summary, VERDICT_STYLES[result.verdict])
     for finding in result.findings:
         yield from finding_lines(finding)
-    for undecided in result.undecided:
-        yield from undecided_lines(undecided)
+    yield from undecided_lines(result.undecided)
     for row in result.rows:
         floor = f"from Transformer Engine {row.allowed_from}" if row.allowed_from else row.verdict
         rules = f"  ({', '.join(row.rules[:4])})" if row.rules and row.verdict != "yes" else ""
