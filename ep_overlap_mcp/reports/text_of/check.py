@@ -47,7 +47,7 @@ def undecided_lines(undecided: Sequence[Undecided]) -> Iterator[Line]:
     """Rules that could not be decided, those for want of the same settings in one line."""
     groups: dict[tuple[str, str], list[str]] = {}
     for rule in undecided:
-        groups.setdefault((rule.severity, rule.why), []).append(rule.name)
+        groups.setdefault((rule.severity, rule.why), []).append(f"{rule.rule} {rule.name}")
     for (severity, why), names in list(groups.items())[:_MOST_GROUPS]:
         style = SEVERITY_STYLES["warning"] if severity == "error" else "dim"
         yield Line(f"  undecided {severity}  {', '.join(names)}: {why}", style)
