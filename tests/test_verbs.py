@@ -15,7 +15,7 @@ from ep_overlap_mcp.verbs import (
     UsageError,
     as_overrides,
     check_configuration,
-    effective_settings,
+    diagnose_run,
     requests,
     with_installed,
 )
@@ -132,12 +132,13 @@ def test_two_files_of_several_recipes_cannot_be_paired(tmp_path: Path) -> None:
 
 
 def test_a_comparison_takes_one_configuration(tmp_path: Path) -> None:
-    """Effective settings by path, unknown ones left out; several configurations are refused."""
-    settings = effective_settings(Question(text=json.dumps(FIELDS), stack=STACK))
-    assert settings["model.expert_model_parallel_size"] == 8
+    """Two texts that differ in one setting; several configurations on a side are refused."""
+    before, after = (Question(text=json.dumps({**FIELDS, "num_layers": n}), stack=STACK) for n in (12, 24))
+    (change,) = diagnose_run(before=before, after=after).changed
+    assert (change.path, change.before, change.after) == ("model.num_layers", 12, 24)
     (tmp_path / "recipes.py").write_text(RECIPES)
     with pytest.raises(UsageError, match="--select"):
-        effective_settings(Question(files=(tmp_path / "recipes.py",), roots=(tmp_path,)))
+        diagnose_run(after=Question(files=(tmp_path / "recipes.py",), roots=(tmp_path,)))
 
 
 def test_mappings_become_overrides() -> None:

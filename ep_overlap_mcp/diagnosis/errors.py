@@ -23,6 +23,6 @@ class NothingToDiagnose(Refusal):
 
     def __init__(self) -> None:
         super().__init__(
-            "nothing to diagnose: give log files, an error text, a symptom in words, the configuration that is not fine "
-            "(after), smoke runs or profiles"
+            "nothing to diagnose: give log files, an error text, a symptom in words, the configuration that is "
+            "not fine (after), smoke runs or profiles"
         )

@@ -52,10 +52,8 @@ def excluded(after: Configuration) -> Iterator[Against]:
         if overlaps and rule in after.holds:
             yield Against(cause, why_not)
     asked, runs = after.requested.get(_DISPATCHER), after.effective.get(_DISPATCHER)
-    if runs is not None and asked in (None, runs) and "bridge.apply_flex_dispatcher_backend" not in after.requested:
-        yield Against(
-            "deepep-fell-back-to-alltoall", f"the dispatcher that was asked for is the one that runs ({runs})"
-        )
+    if after.requested and runs and asked in (None, runs) and _HELPER not in after.requested:
+        yield Against("deepep-fell-back-to-alltoall", f"{runs} runs, and no other dispatcher was asked for")
     if overlaps:
         yield Against("bridge-reset-the-flag", "the overlap flag is on after all that the stack writes")
 

@@ -25,7 +25,7 @@ class Change:
 class Group:
     """Changes that come and go together; `why` says how a confounder came in, empty for the intended one.
 
-    `forced`: overlap is not legal without it, so it cannot be taken back while overlap is on.
+    `forced`: overlap is not legal without it, or the stack itself wrote it, so it cannot be taken back.
     """
 
     changes: tuple[Change, ...]
@@ -194,7 +194,8 @@ def triage(
     groups = _grouped(changes)
     main = _intended(groups, {c.path for c in asked}, intent or "")
     told = tuple(
-        _explained(name, found, requested_after or {}, intended=name == main) for name, found in groups.items()
+        _explained(name, found, requested_after or {}, intended=name == main, overlaps="overlap" in groups)
+        for name, found in groups.items()
     )
     ordered = tuple(sorted(told, key=lambda group: (not group.intended, not group.causes)))
     ran = {change.path for change in changes}
@@ -242,22 +243,26 @@ def _by_custom(groups: Mapping[str, list[Change]]) -> list[str]:
     return [*known, *(name for name in groups if name not in known)] if known or len(groups) == 1 else []
 
 
-def _explained(name: str, changes: list[Change], requested: Mapping[str, object], *, intended: bool) -> Group:
-    kind = next((kind for kind in _KINDS if kind.name == name), None)
-    forced = [c for c in changes if requested.get(c.path) not in (None, c.after)]
-    asked = ", ".join(f"{c.path.rpartition('.')[2]}={_shown(requested[c.path])}" for c in forced)
-    other = f"asked for {asked}, the stack runs {', '.join(_shown(c.after) for c in forced)}; " if forced else ""
-    if not kind:
-        return Group(tuple(changes), intended, "" if intended else f"{other}changed along with the rest", (), (), name)
-    why = "" if intended else other + kind.why
-    return Group(tuple(changes), intended, why, kind.causes, kind.rules, name, forced=kind.forced and not intended)
+def _explained(
+    name: str, changes: list[Change], requested: Mapping[str, object], *, intended: bool, overlaps: bool
+) -> Group:
+    if intended:
+        kind = next((kind for kind in _KINDS if kind.name == name), _kind(name, "", ""))
+        return Group(tuple(changes), intended, "", kind.causes, kind.rules, kind.name)
+    kind = next((kind for kind in _KINDS if kind.name == name), _kind(name, "", "changed along with the rest"))
+    written = [c for c in changes if requested.get(c.path) not in (None, c.after)]
+    why = kind.why
+    if written:
+        asked = ", ".join(_shown(requested[change.path]) for change in written)
+        why = f"asked for {asked}, the stack runs {', '.join(_shown(change.after) for change in written)}"
+    forced = bool(written) or (kind.forced and overlaps)
+    return Group(tuple(changes), intended, why, kind.causes, kind.rules, kind.name, forced=forced)
 
 
 def _experiments(groups: tuple[Group, ...]) -> tuple[Experiment, ...]:
     """Suspects one at a time, the rest by halves: the fewest runs when one change is to blame."""
-    overlaps = any(group.kind == "overlap" for group in groups)
-    plan = [_on_before(group) for group in groups if group.forced and overlaps]
-    left = [group for group in groups if not (group.forced and overlaps)]
+    plan = [_on_before(group) for group in groups if group.forced]
+    left = [group for group in groups if not group.forced]
     left.sort(key=lambda group: (group.intended, not group.causes))
     while len(left) > 1:
         size = 1 if left[0].causes else len(left) // 2

@@ -99,7 +99,6 @@ def test_guessed_causes_are_never_confirmed() -> None:
     expected = {
         "deepep-transport-timeout",
         "deepep-ibgda-queue-pairs",
-        "expert-input-freed-early",
         "attention-graph-nan",
         "triton-permute-fusion",
         "fsdp-hooks-bypassed",
