@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     stack = ",".join(options.stack)
 
     def side(name: str | None) -> Question | None:
-        return Question(files=(Path(name),), stack=options.stack, roots=ANYWHERE) if name else None
+        return Question(files=(Path(name),), stack=stack, roots=ANYWHERE) if name else None
 
     with progress("reading logs") as advance:
         result = diagnose_run(
@@ -45,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
             before=side(options.before),
             after=side(options.after),
             stack=stack,
+            smoke_runs=options.smoke_run,
+            profiles=[Path(name) for name in options.profile],
             roots=ANYWHERE,
             on_progress=lambda done, total: advance(done / max(total, 1)),
         )

@@ -66,9 +66,7 @@ def diagnose(
         causes=causes,
         ruled_out=ruled_out,
         changed=[ChangedSetting(path=c.path, before=c.before, after=c.after) for c in (found.changes if found else ())],
-        intended=_together(found.intended.changes, "what the comparison is about")
-        if found and found.intended
-        else None,
+        intended=_intended(found) if found else None,
         confounders=list(_confounders(found)) if found else [],
         experiments=_experiments(found) if found else [],
         step_time=_step_time(evidence),
@@ -112,12 +110,23 @@ def _beside_the_logs(
     yield from candidates(evidence.symptom)
 
 
+def _intended(found: Triage) -> ChangedTogether | None:
+    """The change the comparison is about, be it one that was asked for without effect."""
+    if found.intended:
+        return _together(found.intended.changes, "what the comparison is about")
+    return _without_effect(found.overwritten) if found.overwritten and not found.changes else None
+
+
 def _confounders(found: Triage) -> Iterator[ChangedTogether]:
     """What changed beside the intended change, and what was asked for without effect."""
     for group in found.confounders:
         yield _together(group.changes, group.why)
-    for change in found.overwritten:
-        yield _together((change,), f"asked for without effect: both run with {change.before}")
+    if found.overwritten and found.changes:
+        yield _without_effect(found.overwritten)
+
+
+def _without_effect(changes: tuple[Change, ...]) -> ChangedTogether:
+    return _together(changes, f"asked for without effect: both run with {', '.join(str(c.before) for c in changes)}")
 
 
 def _together(changes: tuple[Change, ...], why: str) -> ChangedTogether:

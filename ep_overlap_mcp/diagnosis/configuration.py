@@ -91,9 +91,14 @@ def as_printed(evidence: Evidence, file: str | None = None) -> Configuration | N
         requested=asked,
         stated=frozenset(effective),
         framework=framework,
-        findings=tuple(f for f in judged.findings if not (_has_started(evidence) and _stops_at_start(f))),
+        findings=tuple(f for f in judged.findings if not (_has_started(evidence) and stops_at_start(f))),
         holds=judged.holds,
     )
+
+
+def stops_at_start(finding: Finding) -> bool:
+    """Whether only the checks at a run's start enforce the rule: a run that trains has passed them."""
+    return finding.severity == "error" and set(finding.enforced_by) <= _AT_START
 
 
 def _agreed(values: list[object]) -> bool:
@@ -157,8 +162,3 @@ def _has_started(evidence: Evidence) -> bool:
     """Whether the run came past the checks at its start: it logged steps, or failed inside one."""
     frames = (frame for failure in evidence.failures for frame in failure.frames)
     return bool(evidence.iterations) or any(_STARTED.search(frame) for frame in frames)
-
-
-def _stops_at_start(finding: Finding) -> bool:
-    """Whether only the checks at a run's start enforce the rule: a run that trains has passed them."""
-    return finding.severity == "error" and set(finding.enforced_by) <= _AT_START

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.diagnosis.causes import CAUSES
+from ep_overlap_mcp.diagnosis.configuration import stops_at_start
 from ep_overlap_mcp.diagnosis.evidence import Line
 from ep_overlap_mcp.diagnosis.findings import LIKELY, POSSIBLE, Against, Support
-from ep_overlap_mcp.diagnosis.symptoms import fitting
+from ep_overlap_mcp.diagnosis.symptoms import fitting, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     Findings = Iterator[Support | Against]
     Settings = Mapping[str, object]
 
+_CONTRADICTED = 1.5  # possible, before candidates that nothing but the symptom names
+_WHILE_IT_TRAINS = {"slower", "no gain", "nan", "wrong numbers"}
+_OTHERWISE = "; a run that trains has passed this check, so its settings or versions are others"
 AFTER_ANY_LOG = 1 << 40  # order of lines that are no log's
 _OVERLAP = "model.overlap_moe_expert_parallel_comm"
 _DISPATCHER = "model.moe_token_dispatcher_type"
@@ -38,7 +42,8 @@ def judged(after: Configuration, before: Configuration | None, symptom: str) -> 
             told = new and (not fitting(symptom) or cause in fitting(symptom))
             yield _support(cause, finding, LIKELY if told else POSSIBLE)
         if finding.severity == "error" and new:
-            yield _support("config-rule-violated", finding, LIKELY)
+            trains = stops_at_start(finding) and bool(_WHILE_IT_TRAINS & set(named(symptom)))
+            yield _support("config-rule-violated", finding, _CONTRADICTED if trains else LIKELY, trains=trains)
     yield from excluded(after)
 
 
@@ -46,7 +51,7 @@ def excluded(after: Configuration) -> Iterator[Against]:
     """Causes that cannot be, because a setting they need is known to be otherwise, or their rule holds."""
     for causes, why in _EXCLUSIONS:
         if reason := why(after.effective):
-            yield from (Against(cause, reason) for cause in _named(causes))
+            yield from (Against(cause, reason) for cause in _all_of(causes))
     overlaps = after.effective.get(_OVERLAP) is True
     for cause, rule, why_not in _RULES_THAT_EXCLUDE:
         if overlaps and rule in after.holds:
@@ -63,16 +68,16 @@ def _causes(finding: Finding) -> list[str]:
     return [] if finding.severity == "info" else [row.name for row in CAUSES.values() if finding.name in row.rules]
 
 
-def _support(cause: str, finding: Finding, strength: float) -> Support:
+def _support(cause: str, finding: Finding, strength: float, *, trains: bool = False) -> Support:
     fix = "; or ".join(", ".join(f"{path}={_shown(to)}" for path, to in f.set.items()) for f in finding.fix[:2])
-    return Support(cause, strength, (_line(finding),), (finding.name,), fix=fix)
+    return Support(cause, strength, (_line(finding, trains=trains),), (finding.name,), fix=fix)
 
 
-def _line(finding: Finding) -> Line:
+def _line(finding: Finding, *, trains: bool) -> Line:
     """The place of the first setting that a text states, and what the rule says."""
     places = [s.origin for s in finding.settings if s.origin.file]
     file, number = (str(places[0].file), places[0].line) if places else ("configuration", None)
-    text = f"{finding.name}: {finding.message}"
+    text = f"{finding.name}: {finding.message}" + (_OTHERWISE if trains else "")
     return Line(file, number, text, order=AFTER_ANY_LOG)
 
 
@@ -82,7 +87,7 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _named(causes: tuple[str, ...]) -> Iterator[str]:
+def _all_of(causes: tuple[str, ...]) -> Iterator[str]:
     """Causes by their whole names, or all that begin with a name that ends in a hyphen."""
     return (name for name in CAUSES if any(name == c or (c.endswith("-") and name.startswith(c)) for c in causes))
 
@@ -139,6 +144,7 @@ _EXCLUSIONS: tuple[tuple[tuple[str, ...], Callable[[Settings], str]], ...] = (
         ("shared-event-orders-collectives", "last-layer-dense-drops-final-norm", "expert-input-freed-early"),
         _is(_OVERLAP, value=False),
     ),
+    (("harness-false-ignored",), _is(_OVERLAP, value=False)),
     (("harness-false-ignored",), _is("bridge.moe_a2a_overlap", value=True)),
 )
 _RULES_THAT_EXCLUDE = (

@@ -40,7 +40,8 @@ def rank(
     if not failed:
         found += [finding for detector in QUIET_RUN for finding in detector(evidence)]
     found += dead_peer(evidence)
-    found += _beside(extra, _shown_causes(found), framework, failed=bool(failed))
+    unexplained = any(not failure.recognised and not failure.follows for failure in evidence.failures)
+    found += _beside(extra, _shown_causes(found), framework, failed=bool(failed) or unexplained)
     against = {item.cause: item.why for item in found if isinstance(item, Against)}
     supports: dict[str, list[Support]] = {}
     for item in found:
@@ -146,16 +147,21 @@ def _cause(group: list[Support], shown: int) -> Cause:
     group = sorted(group, key=lambda support: -support.strength)
     lines = list(dict.fromkeys(line for support in group for line in support.lines))
     rules = dict.fromkeys(rule for support in group for rule in support.rules)
-    fixes = dict.fromkeys(support.fix for support in group if support.fix)
     return Cause(
         cause=row.name,
         title=row.title,
         confidence=_confidence(group[0].strength, row),
         evidence=[_shown(line) for line in lines[:shown]],
         test=row.test,
-        fix=f"{'; '.join(list(fixes)[:3])} ({row.fix})" if fixes else row.fix,
+        fix=_fix(row, list(dict.fromkeys(support.fix for support in group if support.fix))),
         rules=list(rules or row.rules),
     )
+
+
+def _fix(row: CauseRow, fixes: list[str]) -> str:
+    """The changes that mend this case, then the general remedy where it says more."""
+    own = [fix for fix in fixes if fix not in row.fix][:3]
+    return f"{'; '.join(own)} ({row.fix})" if own else row.fix
 
 
 def _confidence(strength: float, row: CauseRow) -> Confidence:

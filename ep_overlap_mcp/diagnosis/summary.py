@@ -37,8 +37,9 @@ def _failed_first(first: FirstFailure) -> str:
 
 
 def _changes(result: DiagnoseResult) -> Iterator[str]:
-    if not result.changed and not result.confounders:
-        yield "No setting differs."
+    if not result.changed:
+        kept = f"; {_told(result.intended.settings)} was {result.intended.why}" if result.intended else ""
+        yield f"No setting differs{kept}."
         return
     count = len(result.changed)
     intended = f"intended {_told(result.intended.settings)}" if result.intended else "the intended change is not clear"

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.settings.request import Request
 
 _DISPATCHER, _BACKEND = "model.moe_token_dispatcher_type", "model.moe_flex_dispatcher_backend"
-_PATHS = (_DISPATCHER, _BACKEND)
+_OLD_FLAG = "model.moe_enable_deepep"
+_PATHS = (_DISPATCHER, _BACKEND, _OLD_FLAG)
 _CANDIDATES: tuple[tuple[str, str | None], ...] = (
     ("alltoall", None),
     ("flex", "deepep"),
@@ -52,7 +53,7 @@ def _candidate(
 ) -> DispatcherCandidate:
     dispatcher, backend = way
     name = backend or dispatcher
-    changed = request.with_settings(_settings(dispatcher, backend), "candidate")
+    changed = request.with_settings(_settings(request, dispatcher, backend), "candidate")
     outcomes = judge.touched(changed, _PATHS)
     against = [o for o in outcomes if o.state == "violated" and o.severity == "error" and o.rule.code not in before]
     undecided = [o for o in outcomes if o.state == "undecided" and _about_dispatcher(o)]
@@ -68,9 +69,15 @@ def _candidate(
     )
 
 
-def _settings(dispatcher: str, backend: str | None) -> dict[str, Any]:
+def _settings(request: Request, dispatcher: str, backend: str | None) -> dict[str, Any]:
+    """What chooses a candidate. The old DeepEP flag goes: it would choose again, except where it is the only way."""
     changes: dict[str, Any] = {_DISPATCHER: dispatcher}
-    return changes if backend is None else {**changes, _BACKEND: backend}
+    if backend is not None:
+        changes[_BACKEND] = backend
+    if request.settings.get(_OLD_FLAG) is not None:
+        before_backends = request.releases()[0].core.minor < (0, 16)
+        changes[_OLD_FLAG] = before_backends and backend == "deepep"
+    return changes
 
 
 def _ab_test(name: str, now: str) -> str:
@@ -89,7 +96,11 @@ def _falls_back(changed: Request, dispatcher: str) -> str | None:
 
 
 def _about_dispatcher(outcome: Outcome) -> bool:
-    return undecided_error(outcome) and outcome.rule.code[3] in "46"
+    """Open rules on dispatchers and hardware; what is installed counts here, though it never changes a verdict."""
+    if outcome.rule.code[3] not in "46":
+        return False
+    installed = outcome.severity == "error" and any(need.startswith("runtime.") for need in outcome.needs)
+    return undecided_error(outcome) or (installed and outcome.rule.unknown == "noted")
 
 
 def _warnings(outcomes: list[Outcome], before: set[str]) -> list[Outcome]:

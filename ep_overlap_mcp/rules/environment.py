@@ -19,6 +19,7 @@ from ep_overlap_mcp.rules.engine import (
     run_time,
     violated,
 )
+from ep_overlap_mcp.rules.remedies import hybridep_where_it_runs
 from ep_overlap_mcp.rules.sources import arguments, bridge_setup, core_config, megatron_bridge
 from ep_overlap_mcp.rules.truth import Truth, truth
 from ep_overlap_mcp.settings.bridge_writes import flex_backend_allowed
@@ -71,7 +72,7 @@ def torch_at_least_2_6(view: View) -> Check:
         "https://github.com/deepseek-ai/DeepEP/issues/579",
     ],
     fixes=[
-        put(moe_flex_dispatcher_backend="hybridep"),
+        hybridep_where_it_runs(),
         put(moe_token_dispatcher_type="alltoall", gives_up="a fused dispatcher"),
     ],
 )

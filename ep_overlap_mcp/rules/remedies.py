@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ep_overlap_mcp.hardware import find_gpu
 from ep_overlap_mcp.rules.engine import Fix
 from ep_overlap_mcp.settings.layout import parse_layout
 from ep_overlap_mcp.settings.request import BRIDGE_DELAY, MODEL_DELAY
@@ -73,6 +74,18 @@ def even_virtual_stages() -> Fix:
             yield from ({_LAYOUT: None, _VPP: number} for number in _divisors(view, pp))
 
     return Fix(options, safe=False, gives_up="the hand-made pipeline layout")
+
+
+def hybridep_where_it_runs() -> Fix:
+    """The other flex backend, on the GPU generations that it runs on."""
+
+    def options(view: View) -> Options:
+        gpu = view.effective["hardware.gpu"].value
+        known = find_gpu(gpu) if isinstance(gpu, str) else None
+        if known is None or known.capability[0] in (8, 9, 10):
+            yield {"model.moe_flex_dispatcher_backend": "hybridep"}
+
+    return Fix(options)
 
 
 def drop_moe_recompute() -> Fix:

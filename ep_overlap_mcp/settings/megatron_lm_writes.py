@@ -20,6 +20,10 @@ _PER_RANK = "model.num_virtual_stages_per_pipeline_rank"
 
 def megatron_lm_writes(settings: Effective) -> None:
     """Apply all of them."""
+    for name in ("moe_router_load_balancing_type", "moe_aux_loss_coeff"):
+        one = settings.value(f"model.{name}")
+        if isinstance(one, list) and len(one) == 1:
+            settings.write(f"model.{name}", one[0], "a list of one is its item")
     if settings.value("args.recompute_activations") is True:
         settings.write("model.recompute_granularity", "selective", "--recompute-activations")
     if settings.value("args.use_rotary_position_embeddings") is True:

@@ -135,7 +135,7 @@ def test_a_job_that_waits_says_for_what_and_its_time_counts_apart(slurm, start):
     time.sleep(2)
     slurm.said("scancel", blocker)
     last = status_within(run_.id, "done")
-    assert last.pending_s >= 2
+    assert last.pending_s >= 1  # Slurm tells whole seconds
     assert last.elapsed_s - last.pending_s < 15
 
 

@@ -25,7 +25,7 @@ def lines(result: ProposeResult) -> Iterator[Line]:
     if result.patch is not None:
         state = "verified: read again after the edit" if result.patch.verified else "to add; the file was not edited"
         yield Line(f"  patch ({result.patch.format}, {state}):")
-        yield from (Line(text, _diff_style(text)) for text in result.patch.text.splitlines())
+        yield from (Line(text, _diff_style(text)) for text in result.patch.text.rstrip("\n").split("\n"))
     for advice in result.advice:
         cure = f"; set {advice.path}={shown(advice.value)}" if advice.path else ""
         yield Line(f"  advice: {advice.why}{cure}  ({advice.rule})", "yellow")
