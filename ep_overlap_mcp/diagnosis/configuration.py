@@ -87,7 +87,7 @@ def as_printed(evidence: Evidence, file: str | None = None) -> Configuration | N
         return Configuration(effective, asked, frozenset(effective), framework)
     judged = of_request(_request(evidence, rows, stack, framework or "megatron-core"))
     return Configuration(
-        effective={**judged.effective, **effective},
+        effective={**effective, **judged.effective},
         requested=asked,
         stated=frozenset(effective),
         framework=framework,

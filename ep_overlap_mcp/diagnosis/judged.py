@@ -74,8 +74,10 @@ def _support(cause: str, finding: Finding, strength: float, *, trains: bool = Fa
 
 
 def _line(finding: Finding, *, trains: bool) -> Line:
-    """The place of the first setting that a text states, and what the rule says."""
-    places = [s.origin for s in finding.settings if s.origin.file]
+    """What the rule says, at the place of a setting: one that a fix changes rather than one that was only read."""
+    mended = {path for fix in finding.fix for path in fix.set}
+    settings = sorted(finding.settings, key=lambda setting: setting.path not in mended)
+    places = [setting.origin for setting in settings if setting.origin.file]
     file, number = (str(places[0].file), places[0].line) if places else ("configuration", None)
     text = f"{finding.name}: {finding.message}" + (_OTHERWISE if trains else "")
     return Line(file, number, text, order=AFTER_ANY_LOG)

@@ -63,12 +63,11 @@ class Layout:
 
         Without pipeline all but the first forward and the last backward; with it what the interleaved schedule's
         warm-up leaves, one more with overlap on: NVIDIA/Megatron-LM @ d98e8a6 : megatron/core/
-        pipeline_parallel/schedules.py : 957-970. Unknown virtual stages leave all, for a ceiling.
+        pipeline_parallel/schedules.py : 957-970. Unknown virtual stages count as one, which
+        leaves most, for a ceiling.
         """
-        if self.pipeline_parallel == 1:
+        if self.pipeline_parallel == 1 or self.virtual_pipeline is None:
             return 1 - 1 / self.microbatches
-        if self.virtual_pipeline is None:
-            return 1.0
         chunks = self.microbatches * self.virtual_pipeline
         return max(0.0, 1 - ((self.virtual_pipeline - 1) * self.pipeline_parallel + 1) / chunks)
 

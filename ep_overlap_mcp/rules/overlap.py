@@ -19,7 +19,7 @@ from ep_overlap_mcp.settings.request import BRIDGE_SWITCH
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
-    from ep_overlap_mcp.rules.truth import Truth
+    from ep_overlap_mcp.rules.truth import Truth, Value
     from ep_overlap_mcp.rules.view import View
 
 VPP = "model.virtual_pipeline_model_parallel_size"
@@ -141,12 +141,19 @@ def pipeline_needs_virtual_stages(view: View, *, at_setup: bool = False) -> Chec
     switch = view[BRIDGE_SWITCH].on if at_setup else view.overlap
     pp = view["model.pipeline_model_parallel_size"]
     stages = view.requested(VPP) if at_setup else view[VPP]
-    known_to = " when `CommOverlapConfig.setup` looks, before the layout counts" if at_setup else ""
+    known_to = " when `CommOverlapConfig.setup` looks, before the layout counts" if at_setup else _works_out(stages)
     return violated(
         switch & (pp > 1) & stages.unset,
         f"`pipeline_model_parallel_size` is {pp} and `virtual_pipeline_model_parallel_size` is unset{known_to}",
         expected="virtual_pipeline_model_parallel_size >= 2 (unless pipeline_model_parallel_size is 1)",
     )
+
+
+def _works_out(stages: Value) -> str:
+    """Where flags were given that come to one virtual stage, which counts as none."""
+    origin = stages.origin
+    derived = origin is not None and origin.kind == "derived" and origin.note
+    return f": {origin.note} works out to one, which counts as unset" if origin is not None and derived else ""
 
 
 @rule(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.hardware import find_gpu
@@ -135,9 +136,9 @@ class View:
 
     @property
     def data_parallel_size(self) -> Value:
-        """World size / (TP x PP x CP)."""
+        """World size / (TP x PP x CP); None where that is no whole number."""
         return derived(
-            lambda world, tp, pp, cp: world // (tp * pp * cp) if tp and pp and cp else None,
+            lambda world, *sizes: None if not all(sizes) or world % math.prod(sizes) else world // math.prod(sizes),
             self["hardware.world_size"],
             self["model.tensor_model_parallel_size"],
             self["model.pipeline_model_parallel_size"],

@@ -47,8 +47,9 @@ class ValueNotAllowedError(ValueError):
 class Field:
     """One setting. `defaults` holds pairs (first release that has it, as major.minor or "main"; value).
 
-    `choices` are checked by core itself where `core_checks` says so, else by argparse alone. `command_line` is false
-    where Megatron-LM's own parser has no such flag, though launchers around it use one.
+    `choices` are checked by core itself where `core_checks` says so, else by argparse alone; `cli_choices` are
+    argparse's where it takes fewer. `command_line` is false where Megatron-LM's own parser has no such flag, though
+    launchers around it use one.
     """
 
     path: str
@@ -59,6 +60,7 @@ class Field:
     until: str | None = None
     on_dev: bool | None = None
     choices: tuple[Any, ...] = ()
+    cli_choices: tuple[Any, ...] = ()
     core_checks: bool = False
     flags: tuple[str, ...] = ()
     off_flags: tuple[str, ...] = ()
@@ -106,11 +108,13 @@ class Field:
         if raw is None or (isinstance(raw, str) and raw.strip().lower() in _NONE and self.type != "list"):
             return self._none(raw)
         value = ["none"] if self._names_none(raw) else _PARSERS[self.type](raw)
+        choices = (command_line and self.cli_choices) or self.choices
         if value is ABSENT:
-            raise ValueNotAllowedError(f"`{self.path}` takes {self._expects()}, got {raw!r}")
-        strange = [v for v in (value if isinstance(value, list) else [value]) if not self._allowed(v)]
-        if strange and (command_line or self.core_checks):
-            raise ValueNotAllowedError(f"`{self.path}` takes {self._expects()}, got {strange[0]!r}")
+            raise ValueNotAllowedError(f"`{self.path}` takes {self._expects(choices)}, got {raw!r}")
+        if choices and (command_line or self.core_checks):
+            for item in value if isinstance(value, list) else (value,):
+                if item not in choices and item is not None:
+                    raise ValueNotAllowedError(f"`{self.path}` takes {self._expects(choices)}, got {item!r}")
         return value
 
     def _names_none(self, raw: Any) -> bool:
@@ -124,19 +128,16 @@ class Field:
             return "none"
         if self.type == "str" and not self.choices and isinstance(raw, str):
             return raw
-        raise ValueNotAllowedError(f"`{self.path}` takes {self._expects()}, got {raw!r}")
+        raise ValueNotAllowedError(f"`{self.path}` takes {self._expects(self.choices)}, got {raw!r}")
 
     @property
     def default_anywhere(self) -> Any:
         """The newest default, or ABSENT when the field belongs to no release."""
         return self.defaults[-1][1] if self.defaults else ABSENT
 
-    def _allowed(self, value: Any) -> bool:
-        return not self.choices or value in self.choices or value is None
-
-    def _expects(self) -> str:
-        if self.choices:
-            return "one of " + ", ".join(str(c) for c in self.choices)
+    def _expects(self, choices: tuple[Any, ...]) -> str:
+        if choices:
+            return "one of " + ", ".join(str(c) for c in choices)
         return {"bool": "true or false", "int": "an integer", "float": "a number", "list": "a list"}.get(
             self.type, "a value"
         )
@@ -162,6 +163,10 @@ class FieldTable:
         """The field a Megatron-LM flag sets, and whether it switches it off (`--no-…`, `--disable-…`)."""
         return self._by_flag.get(flag.replace("_", "-").lower())
 
+    def registered(self, flag: str) -> tuple[Field, bool] | None:
+        """The same for a flag exactly as Megatron-LM's own parser registers it; None for any other spelling."""
+        return self.parser_flags.get(flag)
+
     def bare(self, name: str) -> Field | None:
         """The field a bare snake-case name means in YAML and JSON dialects, model fields before the rest."""
         return self._by_name.get(name)
@@ -186,6 +191,13 @@ class FieldTable:
             for flag in field.off_flags:
                 found[flag.replace("_", "-").lower()] = (field, True)
         return found
+
+    @cached_property
+    def parser_flags(self) -> dict[str, tuple[Field, bool]]:
+        """Every flag of Megatron-LM's own parser in any release, as it is registered."""
+        known = [field for field in self.by_path.values() if field.command_line]
+        switches_on = {flag: (field, False) for field in known for flag in field.flags}
+        return switches_on | {flag: (field, True) for field in known for flag in field.off_flags}
 
     @cached_property
     def _by_name(self) -> dict[str, Field]:
@@ -214,6 +226,7 @@ def _field(row: Mapping[str, Any]) -> Field:
         until=row.get("until"),
         on_dev=row.get("dev"),
         choices=tuple(row.get("choices", ())),
+        cli_choices=tuple(row.get("cli_choices", ())),
         core_checks=row.get("core_checks", False),
         flags=tuple(row.get("flags", ())),
         off_flags=tuple(row.get("off_flags", ())),

@@ -86,7 +86,7 @@ def fields(atoms: Atoms) -> list[Pieces]:
             if word and (atom is None or atom.text):
                 found.append(tuple(word))
                 word = []
-        elif atom.quoted:
+        elif atom.quoted or atom.opaque:
             word.append(atom)
         else:
             for match in re.finditer(r"\s+|\S+", atom.text):

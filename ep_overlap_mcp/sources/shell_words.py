@@ -316,7 +316,7 @@ class Expander:
             body = heredoc(inner)
             if body is not None and self.source.written(inner).split(maxsplit=1)[0] == "cat":
                 return [p._replace(quoted=quoted) for p in self.heredoc_text(inner)]
-        return [self._unresolved(node, self.source.written(node), quoted=True)]
+        return [self._unresolved(node, self.source.written(node), quoted=quoted)]
 
     def heredoc_text(self, statement: Node) -> Pieces:
         """The text of a statement's here-document; a quoted end word keeps it as written."""
@@ -331,10 +331,8 @@ class Expander:
         return _joined(self.between(body.children, start, stop, quoted=True))
 
     def _unresolved(self, node: Node, name: str, *, quoted: bool) -> Piece:
-        written = self.source.written(node)
-        unsplit = quoted or any(c.isspace() for c in written)
         shown = f"${name}" if name.isdigit() else name[:80]
-        return Piece(written, self.source.place(node), unsplit, unresolved=shown)
+        return Piece(self.source.written(node), self.source.place(node), quoted, unresolved=shown)
 
 
 def heredoc(statement: Node) -> Node | None:
@@ -379,19 +377,13 @@ def _between_elements(elements: Sequence[Pieces]) -> Atoms:
 
 
 def _spread(elements: Sequence[Pieces], index: str, *, quoted: bool) -> Atoms:
-    """The expansion of some values in or out of quotes; the unknown output of a command is never split."""
-    kept = [
-        tuple(p._replace(quoted=quoted or (p.quoted and _stands_for_itself(p))) for p in pieces) for pieces in elements
-    ]
+    """The expansion of some values in or out of quotes."""
+    kept = [[p if p.quoted is quoted else p._replace(quoted=quoted) for p in pieces] for pieces in elements]
     if quoted and index == "@":
         return _between_elements([pieces or (Piece("", quoted=True),) for pieces in kept])
     if quoted:
         return [p and p._replace(quoted=True) for p in _lined_up(kept)]
     return _between_elements(kept)
-
-
-def _stands_for_itself(piece: Piece) -> bool:
-    return piece.unresolved is not None and piece.text[:1] in ("$", "`")
 
 
 def _edited(text: str, operation: str, pattern: str) -> str | None:

@@ -19,6 +19,11 @@ class Piece(NamedTuple):
     quoted: bool = False
     unresolved: str | None = None
 
+    @property
+    def opaque(self) -> bool:
+        """Whether the run stands for text that nobody knows, such as `${EP}` or `$(cat extra.txt)`: never split."""
+        return self.unresolved is not None and self.text[:1] in ("$", "`")
+
     def cut(self, start: int, stop: int) -> Piece:
         """The characters from `start` to `stop`."""
         if start == 0 and stop >= len(self.text):
@@ -46,14 +51,18 @@ class Word:
     @classmethod
     def of(cls, pieces: tuple[Piece, ...], line: int) -> Word:
         """The word that these runs make."""
-        return cls(
-            text="".join(p.text for p in pieces),
-            line=line,
-            span=_span(pieces),
-            unresolved=tuple(dict.fromkeys(p.unresolved for p in pieces if p.unresolved is not None)),
-            quoted=any(p.quoted for p in pieces),
-            pieces=pieces,
-        )
+        if len(pieces) == 1:
+            text, at, quoted, unresolved = pieces[0]
+            span = None if at is None else (at, at + len(text))
+            return cls(text, line, span, () if unresolved is None else (unresolved,), quoted, pieces)
+        names = dict.fromkeys(p.unresolved for p in pieces if p.unresolved is not None)
+        text, quoted = "".join(p.text for p in pieces), any(p.quoted for p in pieces)
+        return cls(text, line, _span(pieces), tuple(names), quoted, pieces)
+
+    @property
+    def may_hold_options(self) -> bool:
+        """Whether it begins with text that nobody knows: only then can options come out of it."""
+        return bool(self.unresolved) and self.text[:1] in ("$", "`")
 
     def tail(self, start: int) -> Word:
         """The rest of the word from a character on, such as the value behind `--flag=`."""

@@ -76,7 +76,9 @@ def test_the_sequence_of_experiments_is_short_and_legal() -> None:
 
 def test_an_answer_lists_changes_and_the_likely_confounders() -> None:
     """Throughput fell after delayed wgrad: one connection and the fallback complete their signatures."""
-    result = diagnose(before=Configuration(BEFORE), after=Configuration(AFTER), symptom="slower after delay_wgrad_compute")
+    result = diagnose(
+        before=Configuration(BEFORE), after=Configuration(AFTER), symptom="slower after delay_wgrad_compute"
+    )
     assert [change.path for change in result.changed] == sorted(BEFORE)
     assert {(c.cause, c.confidence) for c in result.causes} >= {
         ("one-cuda-connection-serialises", "likely"),

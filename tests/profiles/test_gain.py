@@ -34,7 +34,7 @@ def test_the_error_table():
         (1.78, (1.05, 1.36), 1.317, 0.54),
         (1.36, (1.03, 1.19), 1.177, 0.56),
         (1.44, (1.03, 1.24), 1.119, 0.33),
-        (1.47, (1.03, 1.24), 1.078, 0.23),
+        (1.43, (1.03, 1.24), 1.078, 0.23),
     ]
 
 
@@ -61,7 +61,7 @@ def test_deduplication_sends_one_copy_to_a_node():
 
 @pytest.mark.parametrize(
     ("pipeline", "virtual", "microbatches", "share"),
-    [(1, None, 1, 0.0), (1, None, 4, 0.75), (4, None, 8, 1.0), (4, 2, 8, 1 - 5 / 16), (8, 4, 8, 1 - 25 / 32)],
+    [(1, None, 1, 0.0), (1, None, 4, 0.75), (4, None, 8, 1 - 1 / 8), (4, 2, 8, 1 - 5 / 16), (8, 4, 8, 1 - 25 / 32)],
 )
 def test_microbatches_that_pair(pipeline: int, virtual: int | None, microbatches: int, share: float):
     """The first forward and the last backward have no partner, nor has the pipeline's warm-up."""

@@ -38,7 +38,7 @@ def lines(result: DiagnoseResult) -> Iterator[Line]:
 def _triage(result: DiagnoseResult) -> Iterator[Line]:
     """The intended change, its confounders, and the A/Bs in order."""
     if result.intended:
-        yield Line(f"  intended: {_settings(result.intended.settings)}")
+        yield Line(f"  intended: {_settings(result.intended.settings)} ({result.intended.why})")
     for group in result.confounders[:10]:
         yield Line(f"  confounder: {_settings(group.settings)} ({group.why})", "yellow")
     for number, experiment in enumerate(result.experiments[:10], 1):
