@@ -141,7 +141,7 @@ def pipeline_needs_virtual_stages(view: View, *, at_setup: bool = False) -> Chec
     switch = view[BRIDGE_SWITCH].on if at_setup else view.overlap
     pp = view["model.pipeline_model_parallel_size"]
     stages = view.requested(VPP) if at_setup else view[VPP]
-    known_to = " when `CommOverlapConfig.setup` looks, before the layout counts" if at_setup else _works_out(stages)
+    known_to = " when `CommOverlapConfig.setup` looks, before the layout counts" if at_setup else _works_out(view)
     return violated(
         switch & (pp > 1) & stages.unset,
         f"`pipeline_model_parallel_size` is {pp} and `virtual_pipeline_model_parallel_size` is unset{known_to}",
@@ -149,11 +149,17 @@ def pipeline_needs_virtual_stages(view: View, *, at_setup: bool = False) -> Chec
     )
 
 
-def _works_out(stages: Value) -> str:
-    """Where flags were given that come to one virtual stage, which counts as none."""
-    origin = stages.origin
-    derived = origin is not None and origin.kind == "derived" and origin.note
-    return f": {origin.note} works out to one, which counts as unset" if origin is not None and derived else ""
+def _works_out(view: View) -> str:
+    """What was written to get virtual stages, where it comes to one, which counts as none."""
+    names = (
+        "num_layers_per_virtual_pipeline_stage",
+        "num_virtual_stages_per_pipeline_rank",
+        "virtual_pipeline_model_parallel_size",
+        "pipeline_model_parallel_layout",
+    )
+    written = [name for name in names if view.effective.requested(f"model.{name}").written]
+    known = [name for name in written if view.effective.requested(f"model.{name}").value is not None]
+    return f": `{known[0]}` works out to one, which counts as unset" if known else ""
 
 
 @rule(
