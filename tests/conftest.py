@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def free_port() -> int:
@@ -105,11 +105,36 @@ PartitionName=urgent Nodes=ALL MaxTime=60 State=UP PriorityTier=10 PreemptMode=O
 """
 
 
+ACCOUNTING_CONF = """
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={folder}/munge.socket
+"""
+SLURMDBD_CONF = """
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+"""
+
+
 class LocalSlurm:
     """Controller and two virtual nodes on this host, with a munge of their own, in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.accounting = ""
         self.conf = folder / "slurm.conf"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -120,16 +145,14 @@ class LocalSlurm:
         values = {"host": socket.gethostname().partition(".")[0], "port": free_port(), "folder": self.folder}
         self.conf.write_text(SLURM_CONF.format(**values, first=first, last=last, min_job_age=300))
         os.environ["SLURM_CONF"] = str(self.conf)
-        self.start_munge()
+        with self.conf.open("a") as conf:
+            conf.write(self.accounting)
+        if "munged" not in self.processes:
+            self.start_munge()
         self.spawn("slurmctld", "slurmctld", "-D", "-c", "-f", str(self.conf))
         for node in ("n1", "n2"):
             self.start_node(node)
-        for _ in range(100):
-            if self.said("sinfo", "-h", "-o", "%T %D") == "idle 2":
-                return
-            time.sleep(0.1)
-        log = (self.folder / "slurmctld.log").read_text()[-600:] if (self.folder / "slurmctld.log").exists() else ""
-        pytest.fail(f"Slurm does not start: {log}")
+        self.wait(lambda: self.said("sinfo", "-h", "-o", "%T %D") == "idle 2", "slurmctld")
 
     def start_munge(self) -> None:
         """munged refuses to run as root, so as the user of its package."""
@@ -143,6 +166,39 @@ class LocalSlurm:
         options = [f"--{option}={place / name}" for option, name in files.items()]
         self.spawn("munged", "runuser", "-u", "munge", "--", "munged", "--foreground", "--force", *options)
         (self.folder / "munge.socket").symlink_to(place / "socket")
+
+    def start_accounting(self) -> None:
+        """A MariaDB and a slurmdbd of their own; before `start`."""
+        self.start_munge()
+        place, port, database = self.folder / "database", free_port(), free_port()
+        install = ["mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", "--user=root"]
+        subprocess.run([*install, f"--datadir={place}"], check=True, capture_output=True)
+        network = [f"--port={database}", "--bind-address=127.0.0.1", f"--socket={self.folder}/mysql.socket"]
+        self.spawn("mariadbd", "mariadbd", "--no-defaults", f"--datadir={place}", "--user=root", *network)
+        make = "create database slurm; create user slurm@'%' identified by 'slurm'; grant all on slurm.* to slurm@'%'"
+        client = ["mariadb", "--no-defaults", "-u", "root", f"--socket={self.folder}/mysql.socket", "-e", make]
+        self.wait(lambda: subprocess.run(client, check=False, capture_output=True).returncode == 0, "mariadbd")
+        values = {"folder": self.folder, "port": port, "database": database}
+        conf = self.folder / "slurmdbd.conf"
+        conf.write_text(SLURMDBD_CONF.format(**values))
+        conf.chmod(0o600)
+        os.environ["SLURM_CONF"] = str(self.conf)
+        self.conf.write_text(f"ClusterName=test\nSlurmctldHost=x\nAuthInfo=socket={self.folder}/munge.socket\n")
+        self.spawn("slurmdbd", "slurmdbd", "-D")
+        self.wait(lambda: "slurmdbd version" in self.log("slurmdbd.log"), "slurmdbd")
+        self.accounting = ACCOUNTING_CONF.format(**values)
+
+    def wait(self, until: Callable[[], bool], name: str) -> None:
+        """Until a daemon is there."""
+        for _ in range(200):
+            if until():
+                return
+            time.sleep(0.1)
+        pytest.fail(f"{name} does not start: {self.log(name + '.out')[-600:]}")
+
+    def log(self, name: str) -> str:
+        """A log as far as it is written."""
+        return (self.folder / name).read_text() if (self.folder / name).exists() else ""
 
     def start_node(self, node: str) -> None:
         """A slurmd."""
@@ -170,11 +226,12 @@ class LocalSlurm:
         os.environ.pop("SLURM_CONF", None)
 
 
-@pytest.fixture(scope="session")
-def slurm(tmp_path_factory) -> Iterator[LocalSlurm]:
-    """A Slurm of two nodes, started for the tests and stopped after them."""
+def slurm_folder(tmp_path_factory, *more: str) -> Path:
+    """Where a Slurm can be started; skips with the reason where it cannot."""
     path = f"/usr/sbin:/sbin:{os.environ['PATH']}"
-    missing = [name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name, path=path) is None]
+    missing = [
+        name for name in ("slurmctld", "slurmd", "munged", "sbatch", *more) if shutil.which(name, path=path) is None
+    ]
     if missing:
         pytest.skip(f"no Slurm to test with: {', '.join(missing)} not installed (Debian: slurm-wlm, munge)")
     if os.geteuid() != 0:
@@ -183,9 +240,30 @@ def slurm(tmp_path_factory) -> Iterator[LocalSlurm]:
     for place in (folder, *folder.parents[:2]):
         place.chmod(0o755)  # munged runs as another user
     (folder / "state").mkdir()
-    cluster = LocalSlurm(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory) -> Iterator[LocalSlurm]:
+    """A Slurm of two nodes without accounting, started for the tests and stopped after them."""
+    cluster = LocalSlurm(slurm_folder(tmp_path_factory))
     try:
         cluster.start()
         yield cluster
     finally:
         cluster.stop()
+
+
+@pytest.fixture
+def accounted_slurm(tmp_path_factory) -> Iterator[LocalSlurm]:
+    """The same with accounting."""
+    cluster = LocalSlurm(slurm_folder(tmp_path_factory, "slurmdbd", "mariadbd"))
+    before = os.environ.get("SLURM_CONF")
+    try:
+        cluster.start_accounting()
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        if before:
+            os.environ["SLURM_CONF"] = before

@@ -26,10 +26,10 @@ ANYWHERE = (Path("/"),)
 EXIT = {"valid": 0, "invalid": 1, "undetermined": 3}
 
 
-def add_question(parser: argparse.ArgumentParser) -> None:
+def add_question(parser: argparse.ArgumentParser, files: str = "+") -> None:
     """The arguments that make a question."""
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="configuration files, later ones win; a last `-` is stdin"
+        "files", nargs=files, metavar="FILE", help="configuration files, later ones win; a last `-` is stdin"
     )
     parser.add_argument("--assume", choices=("as_written", "overlap", "overlap_delay_wgrad"))
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="overrides")

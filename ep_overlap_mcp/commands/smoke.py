@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from ep_overlap_mcp.commands import smoke_sweep
 from ep_overlap_mcp.commands.common import add_question, print_results, question_of, training_environment
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _POLL_S = 1.0
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verb and its five actions."""
+    """Add the verb and its actions."""
     smoke = verbs.add_parser("smoke", help="short real runs: did overlap run, are the numerics unchanged, did it pay")
     actions = smoke.add_subparsers(title="actions", metavar="ACTION", required=True)
     run = actions.add_parser("run", help="plan and run; --dry-run shows the plan alone")
@@ -43,6 +44,7 @@ def add(verbs: Verbs) -> None:
         action = actions.add_parser(name, help=text)
         action.add_argument("id", metavar="ID")
         _end(action, function)
+    smoke_sweep.add(actions)
     _end(actions.add_parser("list", help="the runs of this host, the newest first"), _list)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.diagnosis.evidence import parsed
+from ep_overlap_mcp.diagnosis.naming import PACKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -148,7 +149,8 @@ def _reading(rows: list[Printed], framework: Framework) -> Reading:
         reading.partial.append("a log prints some settings only")
     for row in sorted(rows, key=lambda row: row.form in _DUMPS):
         known = field_table().get(row.path)
-        if known is not None and known.path not in _CONSUMED:
+        of_many = known is not None and known.path == PACKED and row.value is not True
+        if known is not None and known.path not in _CONSUMED and not of_many:
             reading.add(known, _plain(row.raw), line=row.line.number, text=row.line.text, file=row.line.file)
     return reading
 

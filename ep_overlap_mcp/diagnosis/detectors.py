@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from ep_overlap_mcp.diagnosis.evidence import earliest
 from ep_overlap_mcp.diagnosis.findings import CONFIRMS, LIKELY, POSSIBLE, STRONG, Against, Support
+from ep_overlap_mcp.diagnosis.symptoms import fitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,12 @@ _SCHEDULE = re.compile(r"combined_1f1b|model_chunk_schedule_plan|fine_grained_ca
 _VALIDATES = re.compile(
     r"(?:transformer_config|model_parallel_config|comm_overlap|flex_dispatcher_backend|megatron/training/arguments"
     r"|bridge/training/config|_provider)\.py"
+)
+_DEEPEP = re.compile(r"[Dd]eep_?EP/|deep_ep(?:\.cpp|/buffer|/csrc)|csrc/kernels/inter")
+_REFUSES = re.compile(r"support|must|requir|disabl|cannot|incompatib|need|not allowed|exclusive|only works")
+_NAMES_A_SETTING = re.compile(
+    r"\b(?:overlap_moe_expert_parallel_comm|delay_wgrad_compute|moe_[a-z_]{3,50}|cuda_graph_[a-z_]{3,20}"
+    r"|recompute_[a-z_]{3,20}|[a-z_]{3,40}_parallel_size|mtp_num_layers)\b|--moe-|--overlap-moe|--delay-wgrad"
 )
 _LAST = "last collective"
 _LAST_OP = re.compile(r"last collective(?: was| is)?[ :=]{1,3}(\w{1,40})")
@@ -44,19 +51,23 @@ def signatures(evidence: Evidence) -> Findings:
 
 
 def nvshmem_versions(evidence: Evidence) -> Findings:
-    """A DeepEP timeout with two NVSHMEM versions, or one of 3.5.19 and later, is a build mismatch."""
-    waiting = lines_of(evidence, "deepep-nvshmem-mismatch")
+    """A DeepEP timeout with two NVSHMEM versions, or one of 3.5.19 and later, is a build mismatch.
+
+    Only timeouts of the host, which reports say of the mismatch, confirm it.
+    """
+    said = lines_of(evidence, "deepep-nvshmem-mismatch")
+    waiting = said or lines_of(evidence, "deepep-transport-timeout")
     if not waiting:
         return
     prints = [v for v in evidence.versions if v.component == "nvshmem"]
     lines = (*waiting[:3], *(v.line for v in prints))
     found = sorted({v.version for v in prints} | set(_stack(evidence, "nvshmem")))
     if len(found) > 1:
-        yield Support("deepep-nvshmem-mismatch", CONFIRMS, lines)
+        yield Support("deepep-nvshmem-mismatch", CONFIRMS if said else STRONG, lines)
         yield Against("deepep-transport-timeout", f"NVSHMEM {' and '.join(found)} are mixed, which explains it")
     elif found and _at_least(found[0], "3.5.19"):
-        yield Support("deepep-nvshmem-mismatch", STRONG, lines)
-    elif found:
+        yield Support("deepep-nvshmem-mismatch", STRONG if said else POSSIBLE, lines)
+    elif found and said:
         yield Against("deepep-nvshmem-mismatch", f"the only NVSHMEM version printed is {found[0]}, below 3.5.19")
 
 
@@ -65,8 +76,9 @@ def deepep_on_grace_blackwell(evidence: Evidence) -> Findings:
     gpus = [v.line for v in evidence.versions if v.component == "gpu" and re.search(r"GB[23]00", v.version)]
     named = any(re.search(r"GB[23]00", gpu) for gpu in _stack(evidence, "gpu"))
     waiting = lines_of(evidence, "deepep-transport-timeout")
-    if waiting and (gpus or named):
-        yield Support("deepep-unsupported-gpu", STRONG, (*gpus[:1], *waiting[:2]))
+    asserted = [f.line for f in evidence.failures if _DEEPEP.search(f.line.text) or any(map(_DEEPEP.search, f.frames))]
+    if (waiting or asserted) and (gpus or named):
+        yield Support("deepep-unsupported-gpu", STRONG, (*gpus[:1], *(waiting or asserted)[:2]))
 
 
 def late_rank_with_context_parallelism(evidence: Evidence) -> Findings:
@@ -94,6 +106,9 @@ def memory(evidence: Evidence) -> Findings:
                 yield Against(cause, f"{percent}: the time-outs are a consequence")
     elif fullest.share >= FULL and (slow := _collapse(evidence)):
         yield Support("gpu-memory-exhausted-looks-like-hang", STRONG, (fullest.line, slow))
+    elif fullest.share >= FULL and not evidence.failures:
+        asked = "gpu-memory-exhausted-looks-like-hang" in fitting(evidence.symptom)
+        yield Support("gpu-memory-exhausted-looks-like-hang", LIKELY if asked else POSSIBLE, (fullest.line,))
     elif fullest.share < ROOMY:
         for cause in ("gpu-memory-exhausted-looks-like-hang", "out-of-memory"):
             yield Against(cause, f"at most {percent}")
@@ -213,10 +228,13 @@ def unequal_tokens(evidence: Evidence) -> Findings:
 
 
 def refused_configuration(evidence: Evidence) -> Findings:
-    """An assertion raised while a configuration is validated, whatever its words."""
+    """An assertion raised while a configuration is validated, or one that names a setting and refuses it."""
     for failure in evidence.failures:
-        refused = re.match(r"(?:AssertionError|ValueError|NotImplementedError)\b", failure.line.text)
-        if refused and not failure.recognised and any(_VALIDATES.search(frame) for frame in failure.frames[-3:]):
+        text = failure.line.text
+        refused = re.match(r"(?:AssertionError|ValueError|NotImplementedError)\b", text)
+        named = _NAMES_A_SETTING.search(text) and _REFUSES.search(text)
+        validating = any(_VALIDATES.search(frame) for frame in failure.frames[-3:])
+        if refused and not failure.recognised and (validating or named):
             yield Support("config-rule-violated", LIKELY, (failure.line,))
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 CONFIRMS = 3.0  # only this cause explains the lines
 STRONG = 2.5  # the settings complete the signature
+BROKEN = 2.2  # a rule is broken that a run does not survive: likely even beside a failure nobody recognises
 LIKELY = 2.0
 POSSIBLE = 1.0
 

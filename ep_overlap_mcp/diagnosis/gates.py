@@ -26,6 +26,7 @@ _FAILURES = (
     " in local",
     "Got completion",
     "(local_rank:",
+    "unrecognized arguments",
 )
 _FACTS = (
     "iteration ",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ep_overlap_mcp.diagnosis.causes import CAUSES
 from ep_overlap_mcp.diagnosis.configuration import stops_at_start
 from ep_overlap_mcp.diagnosis.evidence import Line
-from ep_overlap_mcp.diagnosis.findings import LIKELY, POSSIBLE, Against, Support
+from ep_overlap_mcp.diagnosis.findings import BROKEN, LIKELY, POSSIBLE, Against, Support
 from ep_overlap_mcp.diagnosis.symptoms import fitting, named
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def judged(after: Configuration, before: Configuration | None, symptom: str) -> 
         new = finding.name not in known
         for cause in _causes(finding):
             told = new and (not fitting(symptom) or cause in fitting(symptom))
-            yield _support(cause, finding, LIKELY if told else POSSIBLE)
+            yield _support(cause, finding, (BROKEN if finding.severity == "error" else LIKELY) if told else POSSIBLE)
         if finding.severity == "error" and new:
             trains = stops_at_start(finding) and bool(_WHILE_IT_TRAINS & set(named(symptom)))
-            yield _support("config-rule-violated", finding, _CONTRADICTED if trains else LIKELY, trains=trains)
+            yield _support("config-rule-violated", finding, _CONTRADICTED if trains else BROKEN, trains=trains)
     yield from excluded(after)
 
 

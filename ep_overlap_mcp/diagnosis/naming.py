@@ -6,10 +6,14 @@ from functools import lru_cache
 
 from ep_overlap_mcp.settings.fields import field_table
 
+PACKED = "dataset.packed_sequences"  # on where any of its spellings is
 # printed by runs, yet no name of their own in the field table
 _PRINTED_AS = {
     "world_size": "hardware.world_size",
     "moe_a2a_overlap": "bridge.moe_a2a_overlap",
+    "sequence_packing": PACKED,
+    "padding_free": PACKED,
+    "packing": PACKED,
     "apply_flex_dispatcher_backend": "bridge.apply_flex_dispatcher_backend",
 }
 

@@ -65,7 +65,7 @@ _KNOWN = (
 )
 _NAME = "|".join(_KNOWN)
 _OVERRIDE = re.compile(
-    rf"(?<![\w.-])\+{{0,2}}(?:[A-Za-z_]{{1,20}}\.){{0,3}}?(?:(?P<section>[a-z_]{{2,20}})\.)?(?P<name>{_NAME})['\"]?"
+    rf"(?<![\w.-])\+{{0,2}}(?:[A-Za-z_]{{1,20}}\.){{0,3}}?(?:(?P<section>[a-z_]{{2,20}})\.)?(?P<name>{_NAME})(?:\.enabled)?['\"]?"
     r" {0,2}[=:] {0,2}(?P<value>\[[^\]\n]{0,80}\]|[^\s,;)|}]{1,80})"
 )
 _FLAG = re.compile(r"(?<!\S)--(?P<name>[A-Za-z][\w-]{1,60})(?:[= ]{1,4}(?P<value>[^\s-]\S{0,80}))?")
@@ -95,7 +95,9 @@ _VERSIONS = (
         re.compile(rf"(?:NVSHMEM|nvidia-nvshmem-cu\d\d|nvshmem)(?: version)?(?:[ =:>]{{1,4}}){_DOTTED}"),
     ),
 )
-_NAMES_A_COMPONENT = re.compile(r"torch|mega|mcore|[Tt]ransformer|TE[ =:v]|(?i:nvshmem)|NCCL v|deep_ep|triton|GPU")
+_NAMES_A_COMPONENT = re.compile(
+    r"torch|[Mm]ega|MEGA|mcore|[Tt]ransformer|TE[ =:v]|(?i:nvshmem)|NCCL v|deep_ep|triton|GPU"
+)
 _DEVICE_SIDE = re.compile(r"device|built (?:with|against)|compiled (?:with|against)", re.IGNORECASE)
 _GPU = re.compile(r"(?:Current GPU:|\(GPU:|GPU name:|GPU:) {0,2}(?P<name>[A-Z][\w -]{1,40})")
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.diagnosis.causes import CAUSES
 from ep_overlap_mcp.diagnosis.detectors import FAILED_RUN
 from ep_overlap_mcp.diagnosis.evidence import earliest
-from ep_overlap_mcp.diagnosis.findings import CONFIRMS, LIKELY, POSSIBLE, STRONG, Against, Support
+from ep_overlap_mcp.diagnosis.findings import BROKEN, CONFIRMS, LIKELY, POSSIBLE, STRONG, Against, Support
 from ep_overlap_mcp.diagnosis.silent import QUIET_RUN
+from ep_overlap_mcp.diagnosis.symptoms import fitting
 from ep_overlap_mcp.results.diagnose import Cause, EvidenceLine, FirstFailure, RuledOut
 
 if TYPE_CHECKING:
@@ -24,6 +26,13 @@ MOST_CAUSES = 8
 SHOWN_LINES = 5  # of the first cause
 SHORT = 2  # of the others
 SHOWN_TEXT = 240
+# exceptions of files, sockets, packages and people: no setting of overlap raises them
+_FOREIGN = re.compile(
+    r"(?:[\w.]{0,60}\.)?(?:FileNotFound|Permission|IsADirectory|Connection\w{0,20}|ModuleNotFound|Unicode\w{0,20}"
+    r"|KeyboardInterrupt|JSONDecode|Key)(?:Error)?(?::|$)"
+)
+_NOT_A_NUMBER = re.compile(r"\b(?:NaN|Inf|nan|inf)\b")  # a failure that wrong numbers bring about
+_BEFORE_CANDIDATES = 1.9
 LONGEST_WAIT = 3600.0  # seconds: DeepEP gives up after 100, process groups after 600 to 3600
 
 
@@ -37,11 +46,17 @@ def rank(
     """
     found = [finding for detector in FAILED_RUN for finding in detector(evidence)]
     failed = _shown_causes(found)
+    strange = [f.line for f in evidence.failures if not f.recognised and not f.follows]
     if not failed:
-        found += [finding for detector in QUIET_RUN for finding in detector(evidence)]
+        quiet = [finding for detector in QUIET_RUN for finding in detector(evidence)]
+        found += (
+            map(_beside_a_failure, quiet) if any(not _NOT_A_NUMBER.search(line.text) for line in strange) else quiet
+        )
     found += dead_peer(evidence)
-    unexplained = any(not failure.recognised and not failure.follows for failure in evidence.failures)
-    found += _beside(extra, _shown_causes(found), framework, failed=bool(failed) or unexplained)
+    own = {item.cause for item in found if isinstance(item, Against)}
+    found += _beside(extra, _shown_causes(found), framework, _bar(strange, explained=bool(failed)))
+    if strange and not _shown_causes(found):
+        found.append(Support("unknown", _BEFORE_CANDIDATES, tuple(_unexplained(evidence))))
     against = {item.cause: item.why for item in found if isinstance(item, Against)}
     supports: dict[str, list[Support]] = {}
     for item in found:
@@ -51,7 +66,8 @@ def rank(
         supports["unknown"] = [Support("unknown", POSSIBLE, tuple(_unexplained(evidence)))]
     ordered = sorted(supports.values(), key=_place)[:MOST_CAUSES]
     concerned = {item.cause for item in found if isinstance(item, Support)}
-    ruled_out = [RuledOut(cause=cause, why=why) for cause, why in against.items() if _worth(cause, concerned)]
+    look_alikes = _LOOK_ALIKES - ({*against} - own if evidence.printed else set())
+    ruled_out = [RuledOut(cause=c, why=why) for c, why in against.items() if c in concerned or c in look_alikes]
     return [_cause(group, SHORT if place else SHOWN_LINES) for place, group in enumerate(ordered)], ruled_out
 
 
@@ -60,9 +76,12 @@ def _shown_causes(found: Iterable[Support | Against]) -> set[str]:
 
 
 def _beside(
-    extra: Iterable[Support | Against], shown: set[str], framework: Framework | None, *, failed: bool
+    extra: Iterable[Support | Against], shown: set[str], framework: Framework | None, bar: float
 ) -> Iterator[Support | Against]:
-    """What the logs leave of the rest; without the causes that only another framework's code brings about."""
+    """What the logs leave of the rest; without the causes that only another framework's code brings about.
+
+    Support below the bar is possible at most, unless the log shows the cause; so is wrong numbers' beside a failure.
+    """
     for item in extra:
         if isinstance(item, Against):
             if item.cause not in shown:
@@ -70,8 +89,27 @@ def _beside(
         elif _told_by(item, shown):
             continue
         elif item.cause in shown or CAUSES[item.cause].framework in (None, framework or CAUSES[item.cause].framework):
-            capped = failed and item.cause not in shown and item.cause != "config-rule-violated"
-            yield replace(item, strength=min(item.strength, POSSIBLE)) if capped else item
+            silent = bar > 0 and _changes_numbers(item)
+            capped = item.cause not in shown and (item.strength < bar or silent)
+            yield _beside_a_failure(item) if capped else item
+
+
+def _beside_a_failure(item: Support | Against) -> Support | Against:
+    """Support for what does not explain a failure: possible at most."""
+    return replace(item, strength=min(item.strength, POSSIBLE)) if isinstance(item, Support) else item
+
+
+def _bar(strange: list[Line], *, explained: bool) -> float:
+    """How strong support must be to stay likely beside the failure of a log; 0 when nothing failed."""
+    if explained or (strange and all(_FOREIGN.match(line.text) for line in strange)):
+        return CONFIRMS
+    return BROKEN if strange else 0.0
+
+
+def _changes_numbers(item: Support) -> bool:
+    """Whether a cause, or what a broken rule is about, changes numbers without an error."""
+    causes = fitting("wrong numbers")
+    return item.cause in causes or any(set(item.rules) & set(CAUSES[cause].rules) for cause in causes)
 
 
 def _told_by(item: Support, shown: set[str]) -> bool:
@@ -181,11 +219,7 @@ def _unexplained(evidence: Evidence) -> list[Line]:
     return [first] if first else []
 
 
-def _worth(cause: str, concerned: set[str]) -> bool:
-    """Ruled-out causes worth naming: those some line pointed to, and memory and hang look-alikes."""
-    return cause in concerned or cause in _LOOK_ALIKES
-
-
+# worth naming when they are ruled out, though no line points to them; not for what a log merely prints
 _LOOK_ALIKES = {
     "gpu-memory-exhausted-looks-like-hang",
     "deepep-nvshmem-mismatch",

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 def summary(result: DiagnoseResult, evidence: Evidence, *, compared: bool) -> str:
     """First cause with its test, the rank that failed first, the triage of two configurations, what steps say."""
-    unexplained = any(not failure.recognised and not failure.follows for failure in evidence.failures)
-    parts = [_first_cause(result.causes, unexplained=unexplained)]
+    parts = [_first_cause(result.causes)]
     if result.first_failure:
         parts.append(_failed_first(result.first_failure))
     if compared:
@@ -22,15 +21,14 @@ def summary(result: DiagnoseResult, evidence: Evidence, *, compared: bool) -> st
     return " ".join([*parts, *_steps(result, evidence)])
 
 
-def _first_cause(causes: list[Cause], *, unexplained: bool) -> str:
+def _first_cause(causes: list[Cause]) -> str:
     top, others = causes[0], len(causes) - 1
+    more = f" {others} other candidate{'s' if others > 1 else ''} below." if others else ""
     if top.cause == "unknown":
         seen = f" First exception: {top.evidence[0].text[:120]}." if top.evidence else ""
-        return f"No known signature.{seen} To find out, {top.test}."
-    more = f" {others} other candidate{'s' if others > 1 else ''} below." if others else ""
+        return f"No known signature.{seen} To find out, {top.test}.{more}"
     named = f": {', '.join(top.rules[:3])}" if top.cause == "config-rule-violated" and top.rules else ""
-    known = "No known signature explains the failure. " if unexplained and top.confidence == "possible" else ""
-    return f"{known}{top.confidence.capitalize()}: {top.title} ({top.cause}{named}). Test: {top.test}.{more}"
+    return f"{top.confidence.capitalize()}: {top.title} ({top.cause}{named}). Test: {top.test}.{more}"
 
 
 def _failed_first(first: FirstFailure) -> str:

@@ -154,3 +154,30 @@ class SmokeList(Result):
     """The runs on this host, the newest first."""
 
     runs: list[RunLine]
+
+
+class SweepPoint(Record):
+    """One combination of a sweep: a row of its table."""
+
+    settings: dict[str, str]
+    run: str | None
+    status: Literal["refused", "waiting", "queued", "running", "done", "failed", "cancelled", "lost"]
+    overlap_ran: OverlapVerdict = "unknown"
+    numerics: NumericsVerdict = "unknown"
+    speed: SpeedVerdict = "not_measured"
+    ratio: float | None = None
+    ci95: tuple[float, float] | None = None
+    hidden_pct: float | None = None
+    applies_to: str = Field(default="", description="what the speed is a speed of")
+    elapsed_s: float | None = None
+    world_size: int | None = None
+    note: str = Field(default="", description="why it was refused, or failed")
+
+
+class SweepResult(Result):
+    """Several runs of one request, side by side."""
+
+    id: str
+    points: list[SweepPoint]
+    applies_to: str
+    next: str

@@ -19,7 +19,7 @@ from ep_overlap_mcp.settings.request import BRIDGE_SWITCH
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
-    from ep_overlap_mcp.rules.truth import Truth, Value
+    from ep_overlap_mcp.rules.truth import Truth
     from ep_overlap_mcp.rules.view import View
 
 VPP = "model.virtual_pipeline_model_parallel_size"

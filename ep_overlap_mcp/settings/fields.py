@@ -200,6 +200,11 @@ class FieldTable:
         return switches_on | {flag: (field, True) for field in known for flag in field.off_flags}
 
     @cached_property
+    def environment(self) -> tuple[str, ...]:
+        """The environment variables that have a row."""
+        return tuple(path for path in self.by_path if path.startswith("env."))
+
+    @cached_property
     def _by_name(self) -> dict[str, Field]:
         found: dict[str, Field] = {}
         for field in sorted(self.by_path.values(), key=lambda f: f.path.startswith("comm_overlap.")):

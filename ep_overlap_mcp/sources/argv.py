@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ep_overlap_mcp.sources.launchers import Launch, kind_of, launch_of, read_launch
-from ep_overlap_mcp.sources.reading import Reading, UnreadableError
+from ep_overlap_mcp.sources.reading import CUT_DOWN, MEND, Reading, UnreadableError
 from ep_overlap_mcp.sources.words import Piece, Word
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def read_argv(text: str, file: str) -> Reading:
     reading = Reading("argv", file, "megatron-lm")
     words = list(islice(argv_words(text, file), _MAX_WORDS + 1))
     if len(words) > _MAX_WORDS:
-        raise UnreadableError(f"{file}: too large: more than {_MAX_WORDS} arguments")
+        raise UnreadableError(f"{file}: too large: more than {_MAX_WORDS} arguments; {CUT_DOWN}")
     line = words[0].line if words else 1
     launch = launch_of(words, {}, line)
     if launch is None or kind_of(launch) is None:
@@ -62,7 +62,7 @@ def _line_words(line: str, start: int, number: int, file: str) -> Iterator[Word]
     for part in _PART.finditer(line):
         kind = part.lastgroup or ""
         if kind == "open":
-            raise UnreadableError(f"{file}:{number}: the quote opened here is never closed")
+            raise UnreadableError(f"{file}:{number}: the quote opened here is never closed; {MEND}")
         if kind == "blank" and pieces:
             yield Word.of(tuple(pieces), number)
             pieces = []

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.setting import UNKNOWN
+from ep_overlap_mcp.sources.parser_refusals import refused_name, refused_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ep_overlap_mcp.settings.fields import Field
+    from ep_overlap_mcp.sources.parser_refusals import Refusal
     from ep_overlap_mcp.sources.reading import Reading
     from ep_overlap_mcp.sources.words import Word
 
@@ -63,22 +65,24 @@ class Flag:
 
 def read_flags(words: Sequence[Word], reading: Reading) -> None:
     """Add the settings of one command's arguments to a reading, in their order: a later duplicate overwrites."""
-    add_flags(*split_flags(words), reading)
+    add_flags(*split_flags(words, strict=reading.strict), reading)
 
 
 def add_flags(flags: Iterable[Flag], loose: Iterable[Word], reading: Reading) -> None:
     """The same for arguments that are split already: flags with their values, and words that belong to none."""
     for flag in flags:
-        add_flag(flag, reading)
+        if not (reading.strict and _refused_value(flag, reading)):
+            add_flag(flag, reading)
     for word in loose:
-        if word.unresolved and _is_reference(word):
-            why = f"`{word.text}` may hold further options; the text gives {_names(word)} no value"
-            reading.left_out(word.text, word.line, why, kind="not resolved")
-            reading.partial.append(why)
+        if word.may_hold_options:
+            _may_hold_more(word, reading)
 
 
-def split_flags(words: Sequence[Word]) -> tuple[list[Flag], list[Word]]:
-    """Flags with their values, and the words that belong to no flag."""
+def split_flags(words: Sequence[Word], *, strict: bool = False) -> tuple[list[Flag], list[Word]]:
+    """Flags with their values, and the words that belong to no flag or may hold further ones.
+
+    `strict` is for Megatron-LM's own parser, whose switches take no value.
+    """
     flags: list[Flag] = []
     loose: list[Word] = []
     at = 0
@@ -92,8 +96,10 @@ def split_flags(words: Sequence[Word]) -> tuple[list[Flag], list[Word]]:
         values = [word.tail(len(name) + 1)] if equals else []
         room = 0 if equals else _room(name)
         while len(values) < room and at < len(words) and not is_flag(words[at]):
-            if _holds_options(words[at], name, first=not values):
+            if _holds_options(words[at], name, first=not values, strict=strict):
                 break
+            if values and words[at].may_hold_options and _is_judged_list(name):
+                loose.append(words[at])  # the list may go on in it, and options may follow
             values.append(words[at])
             at += 1
         flags.append(Flag(name, word, tuple(values)))
@@ -116,6 +122,8 @@ def field_of(name: str) -> tuple[Field, bool] | None:
 
 def add_flag(flag: Flag, reading: Reading) -> None:
     """Add one flag: its setting, or the reason why it sets none."""
+    if reading.strict and _refused_name(flag, reading):
+        return
     found = field_of(flag.name)
     if found is None:
         _unknown(flag, reading)
@@ -132,7 +140,27 @@ def add_flag(flag: Flag, reading: Reading) -> None:
         reading.left_out(flag.text, flag.head.line, "no value follows", kind="not allowed", path=setting.path)
         reading.add(setting, UNKNOWN, line=flag.head.line, text=flag.text)
     else:
-        _add(flag, setting, _value(setting, flag.values), _span(flag.values), reading)
+        _add(flag, setting, _value(setting, flag.values, strict=reading.strict), _span(flag.values), reading)
+
+
+def _refused_name(flag: Flag, reading: Reading) -> bool:
+    """Note a name that Megatron-LM's own parser does not know although it means a setting."""
+    known = flag.head.unresolved or flag.name in ALIASES
+    return not known and _refused(flag, refused_name(flag.name), reading)
+
+
+def _refused_value(flag: Flag, reading: Reading) -> bool:
+    """Note a switch with a value, as in `--sequence-parallel true`."""
+    return bool(flag.values) and _refused(flag, refused_value(flag.name, flag.values[0].text), reading)
+
+
+def _refused(flag: Flag, refusal: Refusal | None, reading: Reading) -> bool:
+    """What the parser refuses leaves the setting that was meant unknown."""
+    if refusal is None:
+        return False
+    reading.left_out(flag.text, flag.head.line, refusal.why, kind="not allowed", path=refusal.path)
+    reading.add(refusal.path, UNKNOWN, line=flag.head.line, text=flag.text)
+    return True
 
 
 def _add(flag: Flag, setting: Field, value: Any, span: tuple[int, int] | None, reading: Reading) -> None:
@@ -151,33 +179,41 @@ def _room(name: str) -> int:
     return 1
 
 
-def _holds_options(word: Word, name: str, *, first: bool) -> bool:
+def _is_judged_list(name: str) -> bool:
+    found = field_of(name)
+    return found is not None and found[0].type == "list" and not found[0].path.startswith("args.")
+
+
+def _holds_options(word: Word, name: str, *, first: bool, strict: bool) -> bool:
     """Whether a word behind a flag is no value of it but options without a value in the text, such as `${ARGS[@]}`."""
     found = field_of(name)
     if found is not None and (found[1] or found[0].type == "bool"):
         states = word.text.strip().lower() in _TRUE | _FALSE
-        return not states and not (word.unresolved and word.quoted and not _ARRAY.match(word.text))
-    if not word.unresolved or not _is_reference(word):
+        may_state = word.unresolved and word.quoted and not _ARRAY.match(word.text) and not strict
+        return not states and not may_state
+    if not word.may_hold_options:
         return False
-    return _ARRAY.match(word.text) is not None or not (first or found)
-
-
-def _is_reference(word: Word) -> bool:
-    """Whether a word begins with a variable: only then can options come out of it."""
-    return word.text.startswith("$") and not word.text.startswith("$(")
+    return word.text.startswith("--") or _ARRAY.match(word.text) is not None or not (first or found)
 
 
 def _unresolved(flag: Flag, setting: Field, names: Sequence[str], reading: Reading) -> None:
     """A value that hangs on a variable: noted aloud only where some rule could want it."""
-    shown = ", ".join(dict.fromkeys(f"`{name}`" for name in names))
     if setting.path.startswith("args."):
         reading.add(setting, UNKNOWN, line=flag.head.line, text=flag.text)
         return
-    why = f"the text gives {shown} no value"
-    reading.unresolved(setting, line=flag.head.line, text=flag.text, why=why)
+    reading.unresolved(setting, line=flag.head.line, text=flag.text, why=_missing(names))
+
+
+def _may_hold_more(word: Word, reading: Reading) -> None:
+    why = f"`{word.text}` may hold further options; {_missing(word.unresolved)}"
+    reading.left_out(word.text, word.line, why, kind="not resolved")
+    reading.partial.append(why)
 
 
 def _unknown(flag: Flag, reading: Reading) -> None:
+    if flag.head.unresolved and "$" in flag.name:
+        _may_hold_more(flag.head, reading)
+        return
     words = flag.name.lstrip("-").replace("_", "-").lower().split("-")
     if words[0] in _OTHER_PROGRAMS and _TELLING.intersection(words[1:]):
         why = f"`{flag.name}` belongs to {words[0]}, not to the training model"
@@ -186,12 +222,14 @@ def _unknown(flag: Flag, reading: Reading) -> None:
         reading.left_out(flag.text, flag.head.line, "no known Megatron-LM flag", kind="unknown name")
 
 
-def _value(setting: Field, words: Sequence[Word]) -> Any:
+def _value(setting: Field, words: Sequence[Word], *, strict: bool) -> Any:
     texts = [bare(word.text) for word in words]
     if setting.name.endswith("_freq"):
         return layer_pattern(" ".join(texts))
     if setting.name == "pipeline_model_parallel_layout":
         return re.sub(r"\\([|()*])", r"\1", texts[0])
+    if setting.type == "list" and strict:
+        return texts
     if setting.type == "list":
         return [part for text in texts for part in _parts(text)]
     return texts[0] if setting.type != "any" or len(texts) == 1 else texts
@@ -245,12 +283,18 @@ def _combined(sign: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _span(words: Sequence[Word]) -> tuple[int, int] | None:
-    """From the first to the last value, when they follow one another in the file."""
+    """From the first to the last value, when they follow one another in the file or stand in one place."""
     spans = [word.span for word in words if word.span is not None]
+    if len(spans) == len(words) and len(set(spans)) == 1:
+        return spans[0]
     if len(spans) != len(words) or any(b[0] < a[1] or b[0] - a[1] > 200 for a, b in pairwise(spans)):
         return None
     return spans[0][0], spans[-1][1]
 
 
-def _names(word: Word) -> str:
-    return ", ".join(f"`{name}`" for name in word.unresolved)
+def _missing(names: Sequence[str]) -> str:
+    """Why a word is unknown: a variable that nothing sets, or the output of a command."""
+    printed = all(name.startswith(("$(", "`")) for name in names)
+    if printed:
+        return "what the command prints is not in the text"
+    return "the text gives " + ", ".join(dict.fromkeys(f"`{name}`" for name in names)) + " no value"

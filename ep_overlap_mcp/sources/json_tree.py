@@ -7,7 +7,7 @@ from bisect import bisect_right
 from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from ep_overlap_mcp.sources.reading import UnreadableError
+from ep_overlap_mcp.sources.reading import CUT_DOWN, MEND, UnreadableError
 from ep_overlap_mcp.sources.tree import DEEPEST, LARGEST, Entry, Items, Leaf, Lines, Node, Table
 
 _BLANK = re.compile(r"[ \t\n\r]*")
@@ -45,9 +45,10 @@ class _Scanner:
     def _node(self, at: int, depth: int) -> tuple[Node, int]:
         self._count += 1
         if self._count > LARGEST:
-            raise UnreadableError(f"{self._file}: too large: more than {LARGEST} values")
+            raise UnreadableError(f"{self._file}: too large: more than {LARGEST} values; {CUT_DOWN}")
         if depth > DEEPEST:
-            raise UnreadableError(f"{self._file}: line {self._line(at)}: nested deeper than {DEEPEST} levels")
+            where = f"{self._file}: line {self._line(at)}"
+            raise UnreadableError(f"{where}: nested deeper than {DEEPEST} levels; {CUT_DOWN}")
         start = self._text[at : at + 1]
         if start == "{":
             return self._table(at, depth)
@@ -114,4 +115,4 @@ class _Scanner:
         return bisect_right(self._starts, at)
 
     def _error(self, at: int, problem: str) -> UnreadableError:
-        return UnreadableError(f"{self._file}: not valid JSON at line {self._line(at)}: {problem}")
+        return UnreadableError(f"{self._file}: not valid JSON at line {self._line(at)}: {problem}; {MEND}")

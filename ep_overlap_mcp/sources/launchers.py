@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ep_overlap_mcp.settings.fields import Field, field_table
 from ep_overlap_mcp.settings.setting import UNKNOWN
 from ep_overlap_mcp.sources.bridge_harness import read_harness, read_recipe_run
+from ep_overlap_mcp.sources.entry_points import is_megatron_lm, read_model
 from ep_overlap_mcp.sources.flags import Flag, add_flags, bare, field_of, is_flag, split_flags
 from ep_overlap_mcp.sources.names import SWIFT, vocabulary_of
 from ep_overlap_mcp.sources.overrides import add_overrides, is_override, override_name
@@ -145,9 +146,10 @@ def read_launch(launch: Launch, kind: Kind, reading: Reading) -> None:
         reading.partial.append(SWIFT.partial or "")
         _swift(launch, reading)
     else:
-        flags, loose = split_flags(launch.arguments)
-        foreign = any(flag.name.replace("_", "-") in _FOREIGN for flag in flags)
+        foreign = any(word.text.partition("=")[0].replace("_", "-") in _FOREIGN for word in launch.arguments)
         reading.framework = "megatron-core" if foreign else "megatron-lm"
+        reading.strict = kind == "megatron-lm" and not foreign and is_megatron_lm(launch.program)
+        flags, loose = split_flags(launch.arguments, strict=reading.strict)
         if foreign:
             reading.partial.append(f"`{launch.program}` has arguments and defaults of its own")
         if kind == "wrapper":
@@ -155,6 +157,7 @@ def read_launch(launch: Launch, kind: Kind, reading: Reading) -> None:
         for base in _base_files(flags, launch):
             reading.partial.append(f"it starts from `{base}`, whose text is not here")
         add_flags(flags, loose, reading)
+        read_model(launch.program, flags, reading, launch.line)
         _world(reading)
 
 
@@ -190,13 +193,19 @@ def add_variable(name: str, variable: Variable, reading: Reading) -> None:
 
 
 def read_environment_json(word: Word, reading: Reading) -> None:
-    """The `env_vars` of a Ray runtime environment; a value that hangs on an unknown variable is unknown."""
+    """The `env_vars` of a Ray runtime environment; a value that hangs on an unknown variable is unknown.
+
+    Where the text does not settle the JSON itself, every variable that rules judge is unknown.
+    """
     text = "".join(_OPEN if p.unresolved else p.text for p in word.pieces) if word.pieces else word.text
     try:
         found = json.loads(text)
     except ValueError:
-        why = "the runtime environment is no JSON that the text settles"
+        why = "the runtime environment is no JSON that the text settles: the variables that it sets are unknown"
         reading.left_out(word.text, word.line, why, kind="not read")
+        written = word.text.partition("\n")[0]
+        for path in field_table().environment:
+            reading.add(path, UNKNOWN, line=word.line, text=written)
         return
     variables = found.get("env_vars") if isinstance(found, dict) else None
     for name, value in (variables if isinstance(variables, dict) else {}).items():

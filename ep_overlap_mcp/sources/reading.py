@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.settings.fields import ValueNotAllowedError, field_table
@@ -21,6 +21,11 @@ OmissionKind = Literal[
     "dead",  # an attribute that nothing reads
     "not read",  # a part of the text that the reader does not understand
 ]
+
+
+# What to do about a text that is broken, and about one that is beyond the bounds of a configuration.
+MEND: Final = "mend it there, or paste the flags or overrides alone"
+CUT_DOWN: Final = "give only the part that configures the training"
 
 
 class UnreadableError(Refusal):
@@ -61,13 +66,14 @@ class Omission:
 class Reading:
     """What one text says. `framework` is what its dialect implies; `partial` says why unwritten settings are unknown.
 
-    `name` is set where a file holds several configurations, such as recipe functions.
+    `strict` says that Megatron-LM's own parser reads the flags, which takes no other spelling than its own. `name` is set where a file holds several configurations, such as recipe functions.
     """
 
     dialect: str
     file: str
     framework: Framework | None = None
     name: str | None = None
+    strict: bool = False
     partial: list[str] = field(default_factory=list)
     assignments: list[Assignment] = field(default_factory=list)
     omissions: list[Omission] = field(default_factory=list)

@@ -11,7 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.sources.names import BRIDGE, NEMO, Vocabulary
-from ep_overlap_mcp.sources.reading import Reading, UnreadableError
+from ep_overlap_mcp.sources.reading import CUT_DOWN, MEND, Reading, UnreadableError
 from ep_overlap_mcp.sources.recipe_arguments import arguments_reading
 from ep_overlap_mcp.sources.recipe_run import Run, TooLongError
 from ep_overlap_mcp.sources.recipe_settings import add_callbacks, add_settings, history
@@ -42,9 +42,10 @@ def _parsed(text: str, file: str) -> ast.Module:
             warnings.simplefilter("ignore")
             return ast.parse(text.removeprefix("\ufeff"))
     except SyntaxError as failure:
-        raise UnreadableError(f"{file}: not valid Python at line {failure.lineno or 1}: {failure.msg}") from None
+        what = f"not valid Python at line {failure.lineno or 1}: {failure.msg}"
+        raise UnreadableError(f"{file}: {what}; {MEND}") from None
     except (ValueError, RecursionError, MemoryError):
-        raise UnreadableError(f"{file}: nested too deep for a recipe, or not Python") from None
+        raise UnreadableError(f"{file}: nested too deep for a recipe, or not Python; {CUT_DOWN}") from None
 
 
 class _Recipe:

@@ -178,6 +178,8 @@ def _say_what_is_missing(reading: Reading, run: Run, source: Source, lines: _Lin
         line = lines.at(place)
         reading.partial.append(f"line {line} sources `{name}`, whose text is not here")
         reading.left_out(f"source {name}", line, "what it sets is unknown")
+    for written, place, why in dict.fromkeys(run.unread):
+        reading.left_out(written, lines.at(place), why)
     if not run.finished:
         reading.partial.append(f"the script takes more than {MAX_STEPS} steps; its end was not followed")
     for node in islice(errors(source.root), _MAX_ERRORS):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
+    from ep_overlap_mcp.sources.shell_scope import Scope
     from ep_overlap_mcp.sources.shell_words import Expander
 
 
@@ -31,7 +32,8 @@ def assign(node: Node, expander: Expander) -> str:
         return name
     pieces = (_unknown(name),) if node.has_error else expander.value(value_node)
     if target.type == "subscript" and not isinstance(old, Scalar):
-        scope.variables[name] = Array((*elements_of(old), pieces))
+        index = source.text[source.stop(target.children[1]) : source.stop(target) - 1]
+        scope.variables[name] = _placed(name, elements_of(old), _index(index, target, expander), pieces, adds=adds)
     elif adds:
         scope.variables[name] = _added(name, old, pieces, known=name in scope.variables)
     else:
@@ -58,12 +60,28 @@ def declare(node: Node, expander: Expander) -> None:
 
 
 def unset(node: Node, expander: Expander) -> None:
-    """`unset X`: the variable is known to be absent."""
-    for pieces in expander.words(node.named_children):
-        name = text_of(pieces)
-        if not name.startswith("-"):
-            expander.scope.variables[name] = None
-            expander.scope.exported[name] = expander.source.place(node)
+    """`unset X`: the variable is known to be absent; `unset 'A[-1]'` takes an element off an array."""
+    scope = expander.scope
+    for name in re.findall(r"[^\s]+", _unquoted(node, expander)):
+        array, bracket, index = name.partition("[")
+        if bracket:
+            scope.variables[array] = _shortened(array, scope.variables.get(array), index.rstrip("]"))
+        elif not name.startswith("-"):
+            scope.variables[name] = None
+            scope.exported[name] = expander.source.place(node)
+
+
+def read_in(words: Sequence[Pieces], scope: Scope) -> None:
+    """`read X`, `read -a A`, `mapfile A`: input that the text does not hold."""
+    for word in words[1:]:
+        name = text_of(word)
+        if name.isidentifier():
+            scope.variables[name] = _unknown_array(name) if _fills_array(words) else Scalar((_unknown(name),))
+
+
+def _fills_array(words: Sequence[Pieces]) -> bool:
+    options = [text_of(word) for word in words[1:] if text_of(word).startswith("-")]
+    return text_of(words[0]) != "read" or any("a" in option for option in options)
 
 
 def assign_number(text: str, expander: Expander) -> None:
@@ -88,8 +106,50 @@ def _added(name: str, old: Value | None, pieces: Pieces, *, known: bool) -> Valu
     return Scalar((*(old.pieces if old else ()), *pieces))
 
 
+def _placed(name: str, elements: tuple[Pieces, ...], index: int | None, pieces: Pieces, *, adds: bool) -> Array:
+    """An array with one element written; at an index that nobody knows, the whole is unknown."""
+    if index is None or not -len(elements) <= index <= len(elements):
+        return _unknown_array(name)
+    if index == len(elements):
+        return Array((*elements, pieces))
+    index %= len(elements)
+    written = (*elements[index], *pieces) if adds else pieces
+    return Array((*elements[:index], written, *elements[index + 1 :]))
+
+
+def _shortened(name: str, old: Value | None, index: str) -> Value | None:
+    """Without the last element; any other hole would move the elements behind it."""
+    elements = elements_of(old)
+    if isinstance(old, Array) and elements and index in ("-1", str(len(elements) - 1)):
+        return Array(elements[:-1])
+    return _unknown_array(name)
+
+
+def _index(text: str, target: Node, expander: Expander) -> int | None:
+    try:
+        nodes = target.named_children[1:]
+        start = expander.source.stop(target.children[1])
+        return arithmetic(expander.expanded(text, nodes, start), expander.integer)
+    except UndecidedError:
+        return None
+
+
+def _unquoted(node: Node, expander: Expander) -> str:
+    """The arguments of `unset`, whose subscripts the grammar takes apart."""
+    found, stop = "", -1
+    for child in node.named_children:
+        start = expander.source.start(child)
+        found += ("" if start == stop else " ") + text_of(expander.value(child))
+        stop = expander.source.stop(child)
+    return found
+
+
 def _unknown(name: str) -> Piece:
     return Piece(f"${{{name}}}", unresolved=name)
+
+
+def _unknown_array(name: str) -> Array:
+    return Array(((Piece(f"${{{name}[@]}}", unresolved=name),),))
 
 
 def formatted(template: Pieces, values: Sequence[Pieces]) -> Pieces:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from ep_overlap_mcp.sources.shell_arithmetic import UndecidedError, arithmetic
-from ep_overlap_mcp.sources.shell_assignments import assign, assign_number, declare, formatted, unset
+from ep_overlap_mcp.sources.shell_assignments import assign, assign_number, declare, formatted, read_in, unset
 from ep_overlap_mcp.sources.shell_conditions import UNDECIDED, Decision, arms, decide, is_test
 from ep_overlap_mcp.sources.shell_scope import (
     Pieces,
@@ -28,13 +28,14 @@ from ep_overlap_mcp.sources.shell_words import Expander, heredoc
 from ep_overlap_mcp.sources.words import Piece
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tree_sitter import Node
 
 _MAX_DEPTH: Final = 12
 _MAX_ROUNDS: Final = 32
 _MAX_COUNT: Final = 512
+_MAX_NAMES: Final = 8
 MAX_STEPS: Final = 20_000
 _SHELLS: Final = {"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash"}
 _PRINTS: Final = {"echo", "printf"}
@@ -55,10 +56,15 @@ class Command:
 
 @dataclass
 class Run:
-    """What a walk saw. `sourced` are the files that the script reads; nobody opened them."""
+    """What a walk saw.
+
+    `sourced` are the files that the script reads; nobody opened them. `unread` are parts that it leaves out or that
+    bash does: the text, its place and the reason.
+    """
 
     commands: list[Command] = field(default_factory=list)
     sourced: list[tuple[str, int | None]] = field(default_factory=list)
+    unread: list[tuple[str, int | None, str]] = field(default_factory=list)
     steps: int = 0
 
     @property
@@ -215,7 +221,9 @@ class _Walker:
     def for_(self, node: Node) -> None:
         name = self.source.written(node.named_children[0])
         body = [child for child in node.named_children if child.type in ("do_group", "compound_statement")]
-        lists = [c for c in node.named_children[1:] if c.type not in ("do_group", "comment")]
+        lists = [c for c in node.named_children[1:] if c.type not in ("do_group", "comment", "ERROR")]
+        if self.scope.arguments is None and self._over_own_arguments(node, lists):
+            self._not_followed(node, body)
         values = self.expander.words(lists)
         open_ended = any(unresolved_in(v) for v in values) or len(values) > _MAX_ROUNDS
         if node.children[0].type == "select" or open_ended:
@@ -223,6 +231,23 @@ class _Walker:
         for value in values:
             self.scope.variables[name] = Scalar(value)
             self._loop_body(body)
+
+    def _over_own_arguments(self, node: Node, lists: Sequence[Node]) -> bool:
+        """`for a in "$@"`, or `for a` without a list, which means the same."""
+        if not lists:
+            return not any(child.type in ("in", "ERROR") for child in node.children)
+        return any(name in self.source.written(n) for n in lists for name in ("$@", "${@", "$*", "${*"))
+
+    def _not_followed(self, node: Node, body: Sequence[Node]) -> None:
+        """A loop over the script's own arguments, of which there are none: what it would set is said."""
+        names = list(dict.fromkeys(_targets(body, self.source)))
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        could = ", ".join(f"`{name}`" for name in names[:_MAX_NAMES]) + more if names else "no variable"
+        head = self.source.text[self.source.start(node) :].partition("\n")[0].partition(" do")[0].rstrip(" ;")
+        why = (
+            f"a loop over the script's own arguments; the script is judged as called without any (it could set {could})"
+        )
+        self.run.unread.append((head, self.source.place(node), why))
 
     def counted(self, node: Node) -> None:
         """`for ((i=0; i<n; i++))` with known bounds is followed; else the counter is unknown."""
@@ -248,7 +273,8 @@ class _Walker:
         """A loop over the script's own arguments has none to read; any other may run or not."""
         condition = node.named_children[0]
         written = self.source.written(condition)
-        if self.scope.arguments is None and any(s in written for s in ("$#", "getopts", '"$1"', "$1", "${1")):
+        if self.scope.arguments is None and any(s in written for s in ("$#", "getopts", "$1", "${1")):
+            self._not_followed(node, node.named_children[1:])
             return
         if node.children[0].type == "until":
             self._loop_body(node.named_children[1:])
@@ -332,12 +358,20 @@ class _Walker:
                 assign(child, self.expander)
             return
         name = text_of(words[0])
+        if name.startswith("--"):
+            self._lost(words, node)
         if name in _PRINTS:
             self.scope.used = used
         if redirected is not None and self._heredoc(name, words, redirected):
             return
         if not self._builtin(name, words, node):
             self._external(words, prefix, node)
+
+    def _lost(self, words: list[Pieces], node: Node) -> None:
+        """Flags that begin a command of their own: the line before them ends without a backslash, or in a comment."""
+        written = " ".join(text_of(word) for word in words)
+        why = "these flags reach no program: bash ends the command before them at a comment or a line without `\\`"
+        self.run.unread.append((written, self.source.place(node), why))
 
     def _heredoc(self, name: str, words: list[Pieces], redirected: Node) -> bool:
         text = self.expander.heredoc_text(redirected)
@@ -358,6 +392,8 @@ class _Walker:
         elif name in ("exit", "return"):
             status = text_of(words[1]) if len(words) > 1 else "0"
             raise _LeaveError(failed=status != "0" and name == "exit", function=name == "return")
+        elif name in ("read", "mapfile", "readarray"):
+            read_in(words, self.scope)
         elif name == "printf" and len(words) > 3 and text_of(words[1]) == "-v":
             self.scope.variables[text_of(words[2])] = Scalar(formatted(words[3], words[4:]))
         elif name == "let":
@@ -428,6 +464,15 @@ _VISITS: Final[dict[str, Callable[[_Walker, Node], object]]] = {
     "command": _Walker.command,
     "redirected_statement": _Walker.redirected,
 }
+
+
+def _targets(nodes: Sequence[Node], source: Source) -> Iterator[str]:
+    """The variables that some statements assign, in order."""
+    for node in nodes:
+        if node.type == "variable_assignment":
+            target = node.children[0]
+            yield source.written(target if target.type != "subscript" else target.children[0])
+        yield from _targets(node.named_children, source)
 
 
 def _body(item: Node) -> list[Node]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from ep_overlap_mcp.sources.reading import UnreadableError
+from ep_overlap_mcp.sources.reading import CUT_DOWN, UnreadableError
 from ep_overlap_mcp.sources.words import Piece
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Scope:
     def _charge(self, cost: int) -> None:
         self.spent[0] += cost
         if self.spent[0] > _BUDGET:
-            raise UnreadableError(f"too large: its variables expand to more than {_BUDGET} characters")
+            raise UnreadableError(f"too large: its variables expand to more than {_BUDGET} characters; {CUT_DOWN}")
 
 
 def fields(atoms: Atoms) -> list[Pieces]:

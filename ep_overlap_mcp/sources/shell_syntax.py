@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from ep_overlap_mcp.sources.reading import UnreadableError
+from ep_overlap_mcp.sources.reading import CUT_DOWN, MEND, UnreadableError
 from ep_overlap_mcp.sources.words import Piece
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Source:
         `<your path>` as one word.
         """
         if len(self.text) > MAX_CHARACTERS:
-            raise UnreadableError(f"too large: a script of more than {MAX_CHARACTERS} characters")
+            raise UnreadableError(f"too large: a script of more than {MAX_CHARACTERS} characters; {CUT_DOWN}")
         plain = _PLACEHOLDER.sub(lambda m: "x" * len(m[0]), self.text) if "<" in self.text else self.text
         return _parser().parse(plain.encode("ascii", "replace")).root_node
 
@@ -100,9 +100,9 @@ def refuse_unreadable(source: Source, file: str) -> None:
     if source.root.has_error:
         line = _open_quote(source.text)
         if line is not None:
-            raise UnreadableError(f"{file}:{line}: the quote opened here is never closed")
+            raise UnreadableError(f"{file}:{line}: the quote opened here is never closed; {MEND}")
     if _deep(source.root):
-        raise UnreadableError(f"{file}: nested deeper than {_MAX_DEPTH} levels; is this a shell script?")
+        raise UnreadableError(f"{file}: nested deeper than {_MAX_DEPTH} levels; if this is a shell script, {CUT_DOWN}")
 
 
 def errors(root: Node) -> Iterator[Node]:

@@ -10,8 +10,9 @@ import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from ep_overlap_mcp.sources.reading import UnreadableError
+from ep_overlap_mcp.sources.reading import CUT_DOWN, UnreadableError
 from ep_overlap_mcp.sources.shell_arithmetic import UndecidedError, arithmetic
+from ep_overlap_mcp.sources.shell_braces import expanded_braces, has_braces
 from ep_overlap_mcp.sources.shell_scope import Atoms, Pieces, Scalar, Scope, fields, text_of, unresolved_in
 from ep_overlap_mcp.sources.words import Piece
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.sources.shell_syntax import Source
 
 _MAX_DEPTH: Final = 60
+_MAX_COUNT: Final = 1000
+_BRACED: Final = {"concatenation", "word", "brace_expression"}
 _ANSI: Final = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 
@@ -42,7 +45,13 @@ class Expander:
         """The words that some argument nodes become."""
         found: list[Pieces] = []
         for node in nodes:
-            found += fields(self.atoms(node, quoted=False))
+            written = self.source.written(node) if node.type in _BRACED else ""
+            if not has_braces(written):
+                found += fields(self.atoms(node, quoted=False))
+            elif (words := expanded_braces(written)) is not None:
+                found += [(Piece(word),) for word in words]
+            else:
+                found.append((self._unresolved(node, written, quoted=False),))
         self.scope.spend(piece for word in found for piece in word)
         return found
 
@@ -59,7 +68,7 @@ class Expander:
         self.depth += 1
         try:
             if self.depth > _MAX_DEPTH:
-                raise UnreadableError(f"nested deeper than {_MAX_DEPTH} expansions")
+                raise UnreadableError(f"nested deeper than {_MAX_DEPTH} expansions; {CUT_DOWN}")
             return self._atoms(node, quoted=quoted)
         finally:
             self.depth -= 1
@@ -300,7 +309,7 @@ class Expander:
         return text_of(elements[0]) if elements else "0"
 
     def _substitution(self, node: Node, *, quoted: bool) -> Atoms:
-        """`$(echo …)` and `$(cat <<EOF …)` say what they print; the output of any other command is unknown."""
+        """`$(echo …)`, `$(seq …)` and `$(cat <<EOF …)` say what they print; any other command's output is unknown."""
         statements = node.named_children
         before, inner = statements[:-1], statements[-1] if statements else None
         if inner is not None and inner.type == "command" and _only_ifs(before):
@@ -310,8 +319,9 @@ class Expander:
                 self.scope.variables["IFS"] = Scalar(self.value(assignment.named_children[-1]))
             words = self.words([n for n in inner.named_children if n.type != "variable_assignment"])
             self.scope = outer
-            if words and text_of(words[0]) == "echo" and not any(text_of(w)[:1] == "-" for w in words[1:2]):
-                return [p and p._replace(quoted=quoted) for p in _lined_up(words[1:])]
+            printed = _printed(words)
+            if printed is not None:
+                return [p and p._replace(quoted=quoted) for p in _lined_up(printed)]
         if inner is not None and inner.type == "redirected_statement" and not before:
             body = heredoc(inner)
             if body is not None and self.source.written(inner).split(maxsplit=1)[0] == "cat":
@@ -341,6 +351,19 @@ def heredoc(statement: Node) -> Node | None:
         if child.type == "heredoc_redirect":
             return next((c for c in child.children if c.type == "heredoc_body"), None)
     return None
+
+
+def _printed(words: Sequence[Pieces]) -> Sequence[Pieces] | None:
+    """What `echo` and `seq` with whole numbers print; None for anything else."""
+    name, *arguments = [text_of(word) for word in words] or [""]
+    if name == "echo" and not "".join(arguments[:1]).startswith("-"):
+        return words[1:]
+    numbers = [int(a) for a in arguments if re.fullmatch(r"-?\d{1,6}", a)]
+    if name != "seq" or len(numbers) != len(arguments) or not 0 < len(numbers) < 4:
+        return None
+    first, step, last = numbers[0] if numbers[1:] else 1, numbers[1] if numbers[2:] else 1, numbers[-1]
+    counted = range(first, last + (1 if step > 0 else -1), step) if step else ()
+    return [(Piece(str(number)),) for number in counted] if 0 < len(counted) <= _MAX_COUNT else None
 
 
 def _only_ifs(nodes: Sequence[Node]) -> bool:

@@ -61,8 +61,8 @@ class Word:
 
     @property
     def may_hold_options(self) -> bool:
-        """Whether it begins with text that nobody knows: only then can options come out of it."""
-        return bool(self.unresolved) and self.text[:1] in ("$", "`")
+        """Whether unknown text stands where an option would begin: only then can options come out of it."""
+        return bool(self.unresolved) and self.text[:1] in ("$", "`", "-", "{") and not self.text.startswith("$((")
 
     def tail(self, start: int) -> Word:
         """The rest of the word from a character on, such as the value behind `--flag=`."""

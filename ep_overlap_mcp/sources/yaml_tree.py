@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.settings.setting import UNKNOWN
-from ep_overlap_mcp.sources.reading import UnreadableError
+from ep_overlap_mcp.sources.reading import CUT_DOWN, MEND, UnreadableError
 from ep_overlap_mcp.sources.tree import DEEPEST, LARGEST, Entry, Items, Leaf, Lines, Node, Table
 
 if TYPE_CHECKING:
@@ -24,9 +24,11 @@ def yaml_trees(text: str, file: str) -> list[Node]:
     except yaml.MarkedYAMLError as failure:
         mark = failure.problem_mark or failure.context_mark
         where = f"line {mark.line + 1}" if mark else "unknown line"
-        raise UnreadableError(f"{file}: not valid YAML at {where}: {failure.problem or 'syntax error'}") from None
+        what = f"not valid YAML at {where}: {failure.problem or 'syntax error'}"
+        raise UnreadableError(f"{file}: {what}; {MEND}") from None
     except yaml.YAMLError as failure:
-        raise UnreadableError(f"{file}: not valid YAML: {str(failure).splitlines()[0]} (line unknown)") from None
+        what = f"not valid YAML: {str(failure).splitlines()[0]} (line unknown)"
+        raise UnreadableError(f"{file}: {what}; {MEND}") from None
 
 
 class _Builder:
@@ -34,6 +36,7 @@ class _Builder:
         self._text, self._file = text, file
         self._lines = Lines(text)
         self._anchors: dict[str, tuple[Node, int]] = {}
+        self._open: set[str] = set()
         self._count = 0
         self._scalars = _Scalars()
 
@@ -54,32 +57,42 @@ class _Builder:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         before = self._count
+        anchor = getattr(event, "anchor", None)
+        if anchor:
+            self._open.add(anchor)
         self._counted(1)
         if depth > DEEPEST:
-            raise UnreadableError(f"{self._file}: line {_line(event)}: nested deeper than {DEEPEST} levels")
+            raise UnreadableError(f"{self._file}: line {_line(event)}: nested deeper than {DEEPEST} levels; {CUT_DOWN}")
         if isinstance(event, yaml.ScalarEvent):
             node: Node = Leaf(self._scalars.value(event), _line(event), _span(event, event))
         elif isinstance(event, yaml.SequenceStartEvent):
             node = self._items(event, depth)
         else:
             node = self._table(event, depth)
-        anchor = getattr(event, "anchor", None)
         if anchor:
+            self._open.discard(anchor)
             self._anchors[anchor] = (node, self._count - before)
         return node
 
     def _alias(self, event: yaml.AliasEvent) -> Node:
         if event.anchor not in self._anchors:
-            raise UnreadableError(f"{self._file}: line {_line(event)}: alias `*{event.anchor}` has no anchor before it")
+            raise UnreadableError(f"{self._file}: line {_line(event)}: {self._alias_fault(event.anchor)}")
         node, size = self._anchors[event.anchor]
         self._counted(size, alias=event.anchor)
         return node
+
+    def _alias_fault(self, anchor: str) -> str:
+        if anchor in self._open:
+            return (
+                f"alias `*{anchor}` refers to itself: it stands inside its own anchor `&{anchor}`; write the value out"
+            )
+        return f"alias `*{anchor}` has no anchor before it; define `&{anchor}` above it, or write the value out"
 
     def _counted(self, size: int, alias: str | None = None) -> None:
         self._count += size
         if self._count > LARGEST:
             what = f"alias `*{alias}` expands it" if alias else "it grows"
-            raise UnreadableError(f"{self._file}: too large: {what} beyond {LARGEST} values")
+            raise UnreadableError(f"{self._file}: too large: {what} beyond {LARGEST} values; {CUT_DOWN}")
 
     def _items(self, start: yaml.Event, depth: int) -> Items:
         import yaml

@@ -165,11 +165,33 @@ def test_a_fallback_that_was_asked_for_is_none() -> None:
 
 
 def test_an_unknown_exception_leaves_a_warning_possible() -> None:
-    """Nothing links the exception to the warning; the summary says that no signature explains it."""
+    """Nothing links the exception to the warning: unknown comes first, with the exception."""
     after = {**BRIDGE, "model": {**BRIDGE["model"], "overlap_moe_expert_parallel_comm": True}}
     result = diagnose(text="RuntimeError: odd\n", after=configuration(after, "megatron-bridge==0.5.1"))
-    assert causes(result) == {"bridge-reset-the-flag": "possible"}
-    assert result.summary.startswith("No known signature explains the failure.")
+    assert [c.cause for c in result.causes] == ["unknown", "bridge-reset-the-flag"]
+    assert result.summary.startswith("No known signature. First exception: RuntimeError: odd.")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("RuntimeError: CUDA error: misaligned address", "expert-input-freed-early"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'tokenizer.model'", "unknown"),
+    ],
+)
+def test_a_rule_that_a_run_does_not_survive_explains_some_exceptions(error: str, cause: str) -> None:
+    """One local expert on 0.16.1 crashes with words that vary; a missing file is something else."""
+    after = configuration({**CORE, "num_moe_experts": 8}, "megatron-core==0.16.1")
+    assert diagnose(text=f"[rank0]: {error}\n", after=after).causes[0].cause == cause
+
+
+def test_a_silent_trap_does_not_explain_a_crash() -> None:
+    """The last layer is dense, which changes numbers; the exception has another cause."""
+    log = "megatron-core 0.18.2\n  overlap_moe_expert_parallel_comm ... True\n  moe_layer_freq ... [1, 0]\n"
+    crash = diagnose(text=f"{log}[rank0]: RuntimeError: odd\n")
+    nan = diagnose(text=f"{log}[rank0]: RuntimeError: found NaN in local grad norm\n")
+    assert (crash.causes[0].cause, crash.causes[0].confidence) == ("unknown", "possible")
+    assert (nan.causes[0].cause, nan.causes[0].confidence) == ("last-layer-dense-drops-final-norm", "confirmed")
 
 
 TABLE = """\

@@ -261,6 +261,43 @@ def test_without_slurm_on_this_host_it_says_where_to_start(tmp_path, monkeypatch
         smoke.start(plan)
 
 
+def test_a_job_that_slurm_forgot_is_told_by_its_files(start):
+    """The controller keeps jobs for minutes; the batch script's own exit code stays."""
+    runs = [start("finish").id, start("run", partition="smoke").id]
+    first = status_within(runs[0], "done")
+    for run_id in runs:
+        job, folder = job_of(run_id), Store().run_folder(run_id)
+        folder.slurm.write_text('{"job": "999999", "said": ""}')
+        with Store()._database() as database:
+            database.execute("update runs set status = 'running', ended = null where id = ?", (run_id,))
+        jobs._asked.clear()
+        known = smoke.get(run_id)
+        expected = "done" if run_id == runs[0] else "lost"
+        assert known.status == expected
+        if expected == "lost":
+            assert known.failure.cause == "Slurm knows the job no longer and it left no exit code"
+            subprocess.run(["scancel", job], check=True)
+    assert first.status == "done"
+
+
+@pytest.mark.slow
+def test_accounting_says_what_the_controller_says(accounted_slurm, tmp_path):
+    """A real slurmdbd: the same state, exit code and times from sacct."""
+    search = stand_in_torch(tmp_path)
+    place = Cluster("test", str(tmp_path / "shared"), nodes=2, cpus_per_node=1)
+    for behaviour, status in (("finish", "done"), ("fail", "failed")):
+        plan = replace(plan_of(), request={"behaviour": behaviour}, variables={"PYTHONPATH": search}, cluster=place)
+        run_ = smoke.start(plan)
+        assert status_within(run_.id, status, 40).status == status
+        job = job_of(run_.id)
+        until(lambda job=job: (found := jobs._of_accounting(job)) is not None and found.ended is not None)
+        one, other = jobs._of_controller(job), jobs._of_accounting(job)
+        assert (one.name, one.exit_code, one.started, one.ended, one.nodes) == (
+            other.name, other.exit_code, other.started, other.ended, other.nodes,
+        )  # fmt: skip
+    accounted_slurm.said("scancel", "--user=root")
+
+
 @pytest.mark.skipif(not HAS_MEGATRON, reason="megatron-core is not installed in this Python")
 @pytest.mark.megatron
 @pytest.mark.slow

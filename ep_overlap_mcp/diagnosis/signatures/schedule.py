@@ -90,7 +90,19 @@ SCHEDULE = (
         "too-few-microbatches-for-interleaving",
     ),
     hints(
+        "number of microbatches",
+        "megatron/core/pipeline_parallel/schedules.py (other releases' words)",
+        "too-few-microbatches-for-interleaving",
+        pattern=r"interleav|pipeline",
+    ),
+    hints(
         "is invalid for input of size",
+        "NVIDIA-NeMo/Megatron-Bridge#2321",
+        "lora-adapter-shape",
+        frame="lora_layers|peft|adapter",
+    ),
+    hints(
+        "shapes cannot be multiplied",
         "NVIDIA-NeMo/Megatron-Bridge#2321",
         "lora-adapter-shape",
         frame="lora_layers|peft|adapter",
@@ -120,6 +132,13 @@ SCHEDULE = (
         stops=False,
     ),
     hints(
+        "token_mult_prob_error",
+        "NVIDIA-NeMo/RL nemo_rl/algorithms/grpo.py (healthy below 1.05); NVIDIA-NeMo/RL#4079",
+        "hybridep-unequal-token-counts",
+        pattern=r"token_mult_prob_error['\"]?[:= ]{1,4}(?:1\.[3-9]|[2-9]|\d\d)",
+        stops=False,
+    ),
+    hints(
         "KL Error",
         "NVIDIA-NeMo/RL#4079",
         "hybridep-unequal-token-counts",
@@ -144,6 +163,17 @@ GRAPHS = (
     ),
     hints("cudaErrorCapturedEvent", "NVIDIA/Megatron-LM#6152", "graph-capture-host-copy"),
     hints("cudaErrorStreamCapture", "NVIDIA/Megatron-LM#1598", "graph-capture-host-copy"),
+    *(
+        hints(
+            text, "CUDA runtime's texts of cudaErrorStreamCapture…; NVIDIA/Megatron-LM#1598", "graph-capture-host-copy"
+        )
+        for text in (
+            "depend on a capturing",
+            "previous error during capture",
+            "last recorded in a capturing stream",
+            "uncaptured work in another stream",
+        )
+    ),
     says(
         "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
         "torch; NVIDIA/Megatron-LM#1598",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ep_overlap_mcp.diagnosis.signatures.row import Signature, breaks, hints, old_te, says
 
 TRANSFORMER_ENGINE = (
@@ -250,6 +252,31 @@ RULES = (
         "hybridep-needs-supported-gpu",
     ),
     breaks("Unsupported number of EP ranks", "deepseek-ai/DeepEP v1.2.1 deep_ep/buffer.py", "deepep-group-size"),
+    Signature(
+        "NUM_MAX_NVL_PEERS",
+        "deepseek-ai/DeepEP v1.2.1 csrc/deep_ep.cpp:29-32",
+        points_to=("config-rule-violated",),
+        pattern=re.compile(r"[Aa]ssert.{0,200}num_ranks"),
+        rules=("deepep-group-size",),
+    ),
+    breaks("num_sms %", "deepseek-ai/DeepEP v1.2.1 csrc/config.hpp:51,80", "deepep-sms-even"),
+    breaks("num_topk <=", "deepseek-ai/DeepEP v1.2.1 csrc/kernels", "deepep-topk-limit"),
+    Signature(
+        "got an unexpected keyword argument",
+        "dataclasses of megatron-core and Megatron-Bridge",
+        confirms=("config-rule-violated",),
+        pattern=re.compile(r"\w{0,40}(?:Config|Provider)\w{0,20}\.__init__\(\) got an unexpected keyword"),
+        rules=("setting-unknown-to-version",),
+    ),
+    Signature(
+        "unrecognized arguments",
+        "argparse, megatron/training/arguments.py",
+        confirms=("config-rule-violated",),
+        pattern=re.compile(
+            r"unrecognized arguments:.{0,400}--(?:overlap-|delay-|moe-|expert-|cuda-graph|recompute-|high-|ep-)"
+        ),
+        rules=("setting-unknown-to-version",),
+    ),
     breaks("Unsupported RDMA ranks", "deepseek-ai/DeepEP#255", "deepep-group-size"),
     breaks(
         "Cannot use sequence parallelism without tensor paral",

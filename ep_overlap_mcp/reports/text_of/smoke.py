@@ -6,7 +6,15 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.reports.lines import Line, shown
-from ep_overlap_mcp.results.smoke import SmokeList, SmokePlanResult, SmokeReport, SmokeResult, VariantAnswers
+from ep_overlap_mcp.results.smoke import (
+    SmokeList,
+    SmokePlanResult,
+    SmokeReport,
+    SmokeResult,
+    SweepPoint,
+    SweepResult,
+    VariantAnswers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
 _GOOD, _BAD, _OPEN = "bold green", "bold red", "bold yellow"
 _STYLES = {
     "yes": _GOOD, "unchanged": _GOOD, "faster": _GOOD, "done": _GOOD,
-    "no": _BAD, "changed": _BAD, "slower": _BAD, "failed": _BAD, "lost": _BAD,
+    "no": _BAD, "changed": _BAD, "slower": _BAD, "failed": _BAD, "lost": _BAD, "refused": _BAD,
 }  # fmt: skip
 
 
@@ -80,6 +88,32 @@ def _list_lines(result: SmokeList) -> Iterator[Line]:
         for run in result.runs
     )
     yield Line(result.summary, "dim")
+
+
+@lines.register(SweepResult)
+def _sweep_lines(result: SweepResult) -> Iterator[Line]:
+    yield Line(result.summary)
+    names = list(dict.fromkeys(name for point in result.points for name in point.settings))
+    heads = [*(name.rpartition(".")[2] for name in names), "status", "overlap", "numerics", "speed", "hidden", "run"]
+    rows = [[*(point.settings.get(name, "") for name in names), *_cells(point)] for point in result.points]
+    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
+    yield Line("  " + "  ".join(head.ljust(width) for head, width in zip(heads, widths, strict=True)), "bold")
+    for point, row in zip(result.points, rows, strict=True):
+        text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield Line(f"  {text}", _STYLES.get(point.status, _OPEN))
+        if point.note:
+            yield Line(f"      {point.note}", "dim")
+    if result.applies_to:
+        yield Line(f"  speeds hold for {result.applies_to}", "yellow")
+    yield Line(f"  next: {result.next}")
+
+
+def _cells(point: SweepPoint) -> list[str]:
+    """Status, the three answers, the hidden share and the run, as a table shows them."""
+    ratio = f" {point.ratio:.3f}" if point.ratio is not None else ""
+    hidden = f"{point.hidden_pct:g} %" if point.hidden_pct is not None else ""
+    speed = point.speed.replace("_", " ") + ratio
+    return [point.status, point.overlap_ran, point.numerics, speed, hidden, point.run or ""]
 
 
 def _answer_lines(result: SmokeResult) -> Iterator[Line]:

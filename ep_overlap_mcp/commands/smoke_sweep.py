@@ -1,0 +1,100 @@
+"""`smoke sweep`: one request, several settings, a table at the end."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ep_overlap_mcp.commands.common import add_question, print_results, question_of, training_environment
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ep_overlap_mcp.results.smoke import SweepResult
+    from ep_overlap_mcp.smoke.options import SmokeOptions
+    from ep_overlap_mcp.smoke.planning import SmokePlan
+
+
+def add(actions: Any) -> None:
+    """Add the action."""
+    sweep = actions.add_parser("sweep", help="every combination of several settings, resumable, with a table")
+    add_question(sweep, files="*")
+    sweep.add_argument(
+        "--vary", action="append", default=[], metavar="PATH=A,B,…", help="an axis; `variant` is one as well"
+    )
+    sweep.add_argument("--resume", metavar="ID", help="go on with a sweep")
+    sweep.add_argument("--python", metavar="PATH", help="Python of the training environment, or @NAME")
+    sweep.add_argument("--pairs", type=int, default=8, metavar="N", help="timed pairs, at least 8; 0: no timing")
+    sweep.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="wall clock of each point")
+    sweep.add_argument("--ranks", type=int, metavar="N")
+    sweep.add_argument("--dry-run", action="store_true", help="plan every point, start nothing")
+    sweep.add_argument("--format", choices=("text", "json"), default="text")
+    sweep.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the action; 0 when every point was sound, 1 when one was not, 3 when one could not show it."""
+    from ep_overlap_mcp.smoke import sweep
+    from ep_overlap_mcp.verbs import UsageError
+
+    if bool(options.resume) == bool(options.files):
+        raise UsageError("a sweep takes configuration files and --vary, or --resume ID")
+    sweep_id = options.resume or _created(options)
+    if options.dry_run:
+        found = sweep.result(sweep_id)
+    else:
+        print(f"sweep {sweep_id}; go on after an interruption with --resume", file=sys.stderr)  # noqa: T201
+        found = sweep.go_on(sweep_id, _show_progress)
+    print_results([found], options.format)
+    return 0 if options.dry_run else _exit_code(found)
+
+
+def axes_of(statements: list[str]) -> dict[str, list[str]]:
+    """`path=a,b` -> the values; commas within brackets belong to a value."""
+    from ep_overlap_mcp.verbs import UsageError
+
+    axes: dict[str, list[str]] = {}
+    for statement in statements:
+        path, equals, values = statement.partition("=")
+        if not equals or not values or path in axes:
+            raise UsageError(f"--vary `{statement}`: give each path once, as PATH=A,B")
+        axes[path] = [value.strip() for value in re.split(r",(?![^\[]*\])", values)]
+    return axes
+
+
+def _created(options: argparse.Namespace) -> str:
+    from ep_overlap_mcp.refusal import Refusal
+    from ep_overlap_mcp.smoke import sweep
+    from ep_overlap_mcp.smoke.options import SmokeOptions
+    from ep_overlap_mcp.verbs import plan_smoke_run
+
+    question = question_of(options)
+    chosen = SmokeOptions(pairs=options.pairs, limit_s=options.limit, ranks=options.ranks)
+    with training_environment(options.python or sys.executable) as environment:
+        assert environment is not None  # noqa: S101 - a Python was named
+        environment.describe(fast=True)  # an environment that is not there is no row of a table
+
+        def plan(settings: dict[str, str]) -> SmokePlan:
+            varied = tuple(f"{path}={value}" for path, value in settings.items() if path != sweep.VARIANT)
+            asked = replace(question, overrides=(*question.overrides, *varied))
+            return plan_smoke_run(asked, _with_variant(chosen, settings.get(sweep.VARIANT)), environment)
+
+        return sweep.create(axes_of(options.vary), plan, Refusal)
+
+
+def _with_variant(options: SmokeOptions, variant: str | None) -> SmokeOptions:
+    return replace(options, variants=(variant,)) if variant else options
+
+
+def _show_progress(found: SweepResult) -> None:
+    print(found.summary, file=sys.stderr)  # noqa: T201
+
+
+def _exit_code(found: SweepResult) -> int:
+    answers = {(row.status, row.overlap_ran, row.numerics) for row in found.points}
+    if answers == {("done", "yes", "unchanged")}:
+        return 0
+    bad = any(status != "done" or ran == "no" or same == "changed" for status, ran, same in answers)
+    return 1 if bad else 3

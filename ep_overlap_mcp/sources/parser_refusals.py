@@ -1,0 +1,102 @@
+"""What Megatron-LM's own parser refuses though its meaning is plain: other spellings, abbreviations, filled switches.
+
+The parser is argparse with `allow_abbrev=False`; a word that it does not know ends the run with "unrecognized
+arguments" (NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py:89-90).
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ep_overlap_mcp.settings.fields import field_table
+
+if TYPE_CHECKING:
+    from ep_overlap_mcp.settings.fields import Field
+
+_CLOSE: Final = 0.85
+_CLOSE_WORD: Final = 0.75
+_SHORTEST: Final = 8  # characters of an abbreviation that says which flag is meant
+_INSTEAD: Final = {
+    "model.virtual_pipeline_model_parallel_size": "write `--num-virtual-stages-per-pipeline-rank`",
+    "model.cpu_offloading": "write `--cpu-offloading-num-layers`",
+    "model.fp8_param": "write `--fp8-param-gather`",
+}
+
+
+class Refusal(NamedTuple):
+    """The setting that was meant, and what the parser says."""
+
+    path: str
+    why: str
+
+
+def refused_value(name: str, value: str) -> Refusal | None:
+    """The refusal of a registered switch with a value behind it, which argparse's `store_true` never takes."""
+    setting, off = field_table().registered(name) or (None, False)
+    if setting is None or not (off or setting.type == "bool"):
+        return None
+    instead = f"write `{name}` alone to set it, or leave it out"
+    return Refusal(
+        setting.path, f"Megatron-LM's parser takes no value for the switch `{name}`, got {value!r}; {instead}"
+    )
+
+
+@lru_cache(maxsize=1024)
+def refused_name(name: str) -> Refusal | None:
+    """The refusal of a name that the parser does not register but that means a setting of it; None for any other."""
+    table = field_table()
+    if table.registered(name) is not None:
+        return None
+    found = table.flag(name)
+    if found is not None and not found[0].command_line:
+        return _refusal(name, found[0], _INSTEAD.get(found[0].path, "Megatron-LM sets it from its other arguments"))
+    meant = _meant(name)
+    if meant is None:
+        return None
+    setting, off = table.parser_flags[meant]
+    if not off and name.startswith("--no-") and not meant.startswith("--no-"):
+        return _refusal(name, setting, f"leave `{meant}` out to switch it off")
+    return _refusal(name, setting, f"write `{meant}`")
+
+
+def _refusal(name: str, setting: Field, instead: str) -> Refusal:
+    return Refusal(setting.path, f"Megatron-LM's parser has no `{name}` (unrecognized arguments); {instead}")
+
+
+def _meant(name: str) -> str | None:
+    """The registered flag that a name differs from by dashes, by `--no-`, by its missing end or by a slip."""
+    registered = field_table().parser_flags
+    plain = name.replace("_", "-")
+    if plain in registered:
+        return plain
+    positive = "--" + plain.removeprefix("--no-")
+    if plain.startswith("--no-") and positive in registered and registered[positive][0].type == "bool":
+        return positive
+    return _shortened_or_misspelled(plain)
+
+
+def _shortened_or_misspelled(name: str) -> str | None:
+    """Only for settings that rules judge: a fork adds flags that resemble the many others, such as `--train-data`."""
+    judged = _judged_flags()
+    longer = [flag for flag in judged if flag.startswith(name)]
+    if len(longer) == 1 and len(name) >= _SHORTEST:
+        return longer[0]
+    close = difflib.get_close_matches(name, judged, n=1, cutoff=_CLOSE) if "." not in name else []
+    return next((flag for flag in close if _one_word_differs(flag, name)), None)
+
+
+def _one_word_differs(flag: str, name: str) -> bool:
+    """`com` for `comm` is a slip; another word, or one more, names another thing."""
+    theirs, ours = flag.split("-"), name.split("-")
+    pairs = [(a, b) for a, b in zip(theirs, ours, strict=False) if a != b]
+    if len(theirs) != len(ours) or len(pairs) != 1:
+        return False
+    return difflib.SequenceMatcher(None, *pairs[0]).ratio() >= _CLOSE_WORD
+
+
+@lru_cache(maxsize=1)
+def _judged_flags() -> list[str]:
+    flags = field_table().parser_flags
+    return [flag for flag, (setting, _) in flags.items() if not setting.path.startswith("args.")]

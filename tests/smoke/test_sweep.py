@@ -1,0 +1,181 @@
+"""Sweeps: every point gets its row, whatever becomes of the others or of whoever asked."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from stand_in_runs import plan_of, stand_in_torch
+
+from ep_overlap_mcp import smoke
+from ep_overlap_mcp.cli import main
+from ep_overlap_mcp.commands.smoke_sweep import axes_of
+from ep_overlap_mcp.refusal import Refusal
+from ep_overlap_mcp.reports.text import as_text
+from ep_overlap_mcp.results.smoke import SweepPoint, SweepResult
+from ep_overlap_mcp.smoke import sweep
+from ep_overlap_mcp.smoke.run_folder import read_json
+from ep_overlap_mcp.smoke.store import Store
+from ep_overlap_mcp.training_env import Cluster
+from ep_overlap_mcp.verbs import UsageError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "qwen3_30b_a3b_16xh100.sh"
+HAS_MEGATRON = importlib.util.find_spec("megatron") is not None
+
+
+@pytest.fixture
+def create(tmp_path):
+    """A sweep of the stand-in over its behaviours; `refuse` is refused."""
+    search = stand_in_torch(tmp_path)
+
+    def create_it(*behaviours, **changes):
+        def plan(settings):
+            if settings["behaviour"] == "refuse":
+                raise Refusal("the rules say no")
+            planned = replace(plan_of(limit_s=20), request=settings, variables={"PYTHONPATH": search})
+            return replace(planned, **changes)
+
+        return sweep.create({"behaviour": behaviours}, plan, Refusal)
+
+    return create_it
+
+
+def statuses(result):
+    """Behaviour and status of each row."""
+    return [(row.settings["behaviour"], row.status) for row in result.points]
+
+
+def test_a_failing_point_does_not_end_the_rest(create):
+    """Each has its row in the order of the request; what failed or was refused says why."""
+    result = sweep.go_on(create("finish", "fail", "refuse", "no_result"))
+    assert statuses(result) == [("finish", "done"), ("fail", "failed"), ("refuse", "refused"), ("no_result", "failed")]
+    notes = [row.note.split(";")[0] for row in result.points]
+    assert notes == ["", "torchrun ended with exit code 3", "the rules say no", "ended by itself"]
+    assert result.summary.endswith("4 of 4 points have ended; in 0 overlap ran with unchanged numerics.")
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(create):
+    """What has ended is not run again; what was running is followed."""
+    sweep_id = create("finish", "fail", "finish")
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep.go_on(sweep_id, interrupt)
+    half = sweep.result(sweep_id)
+    assert statuses(half) == [("finish", "done"), ("fail", "waiting"), ("finish", "waiting")]
+    assert half.summary.endswith(f"Go on with `smoke sweep --resume {sweep_id}`.")
+    whole = sweep.go_on(sweep_id)
+    assert statuses(whole) == [("finish", "done"), ("fail", "failed"), ("finish", "done")]
+    assert whole.points[0] == half.points[0]
+
+
+def test_a_cancelled_point_runs_again_a_failed_one_does_not(create):
+    """A failure is an answer."""
+    sweep_id = create("fail", "finish")
+    first = sweep.go_on(sweep_id)
+    points = read_json(sweep._file(sweep_id))
+    points[1]["row"]["status"] = "cancelled"
+    sweep._file(sweep_id).write_text(json.dumps(points))
+    second = sweep.go_on(sweep_id)
+    assert second.points[0] == first.points[0]
+    assert second.points[1].run != first.points[1].run
+    assert second.points[1].status == "done"
+
+
+@pytest.mark.usefixtures("slurm")
+def test_on_slurm_a_sweep_is_one_array_job(create, tmp_path):
+    """Tasks of one job number; a failing one does not end the rest."""
+    cluster = Cluster("test", str(tmp_path / "shared"), nodes=2, cpus_per_node=2, partition="smoke")
+    result = sweep.go_on(create("finish", "fail", "finish", cluster=cluster))
+    assert statuses(result) == [("finish", "done"), ("fail", "failed"), ("finish", "done")]
+    jobs = [read_json(Store().run_folder(row.run).slurm)["job"] for row in result.points]
+    assert [job.partition("_")[2] for job in jobs] == ["0", "1", "2"]
+    assert len({job.partition("_")[0] for job in jobs}) == 1
+
+
+@pytest.mark.usefixtures("slurm")
+def test_one_task_of_an_array_can_be_cancelled(create, tmp_path):
+    """The others go on."""
+    cluster = Cluster("test", str(tmp_path / "shared"), nodes=2, cpus_per_node=2, partition="smoke")
+    sweep_id = create("run", "finish", cluster=cluster)
+
+    def cancel_first(result):
+        if result.points[1].status == "done":
+            smoke.cancel(result.points[0].run)
+
+    result = sweep.go_on(sweep_id, cancel_first)
+    assert statuses(result) == [("run", "cancelled"), ("finish", "done")]
+
+
+def test_an_unknown_sweep_is_told_with_the_known_ones(create):
+    """Also one that leads out of the folder."""
+    known = create("finish")
+    for name in ("sweep-none", "../sweep-none"):
+        with pytest.raises(smoke.SmokeError, match=f"no sweep `{name}` .*the newest here: {known}"):
+            sweep.result(name)
+
+
+def test_axes_are_read_with_lists_as_values():
+    """A comma within brackets belongs to the value."""
+    axes = axes_of(["model.cuda_graph_scope=[attn,moe_router],[attn]", "variant=overlap,overlap_delay_wgrad"])
+    assert axes == {
+        "model.cuda_graph_scope": ["[attn,moe_router]", "[attn]"],
+        "variant": ["overlap", "overlap_delay_wgrad"],
+    }
+    assert len(sweep.combinations(axes)) == 4
+    for wrong in (["model.x"], ["model.x="], ["a=1", "a=2"]):
+        with pytest.raises(UsageError, match="give each path once"):
+            axes_of(wrong)
+
+
+@pytest.mark.parametrize("axes", [{}, {"a": [str(n) for n in range(33)]}])
+def test_a_sweep_is_bounded(axes):
+    """None, and more than are kept."""
+    with pytest.raises(smoke.SmokeError, match="a sweep has 1 to 32 points"):
+        sweep.combinations(axes)
+
+
+def test_the_table_has_a_row_a_point():
+    """Settings by their last name, answers, the run; why not, under its row."""
+    done = SweepPoint(
+        settings={"model.expert_model_parallel_size": "2"}, run="smoke-1", status="done", overlap_ran="yes",
+        numerics="unchanged", speed="no_difference_shown", ratio=1.01, hidden_pct=40.0,
+    )  # fmt: skip
+    refused = SweepPoint(settings={"model.expert_model_parallel_size": "3"}, run=None, status="refused", note="EPO1")
+    text = as_text([SweepResult(summary="S.", id="sweep-1", points=[done, refused], applies_to="CPU", next="n")])
+    assert text.splitlines() == [
+        "S.",
+        "  expert_model_parallel_size  status   overlap  numerics   speed                      hidden  run    ",
+        "  2                           done     yes      unchanged  no difference shown 1.010  40 %    smoke-1",
+        "  3                           refused  unknown  unknown    not measured",
+        "      EPO1",
+        "  speeds hold for CPU",
+        "  next: n",
+    ]
+
+
+@pytest.mark.skipif(not HAS_MEGATRON, reason="megatron-core is not installed in this Python")
+@pytest.mark.megatron
+def test_the_command_plans_every_point(capsys):
+    """`--dry-run` starts nothing; a point that the rules refuse is a row."""
+    words = ["smoke", "sweep", str(EXAMPLE), "--dry-run", "--format", "json"]
+    axes = ["--vary", "model.moe_token_dispatcher_type=alltoall,allgather", "--vary", "variant=overlap"]
+    legal = [f"model.recompute_{name}=null" for name in ("granularity", "method", "num_layers")]
+    assert main([*words, *axes, *(word for setting in legal for word in ("--set", setting))]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(point["settings"]["model.moe_token_dispatcher_type"], point["status"]) for point in found["points"]] == [
+        ("alltoall", "waiting"),
+        ("allgather", "refused"),
+    ]
+    assert "dispatcher-alltoall-or-flex" in found["points"][1]["note"]
+
+
+def test_the_command_takes_files_or_a_sweep(capsys):
+    """Both or none is bad usage."""
+    assert main(["smoke", "sweep"]) == 2
+    assert "a sweep takes configuration files and --vary, or --resume ID" in capsys.readouterr().err
