@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _TABLE: tuple[tuple[str, tuple[int, int], int], ...] = (
     # pattern, compute capability, GPUs in an NVLink domain
@@ -35,6 +36,7 @@ class Gpu:
     nvlink_domain: int
 
 
+@lru_cache(maxsize=256)
 def find_gpu(name: str) -> Gpu | None:
     """The GPU a name means, or None for one not in the table."""
     bare = re.sub(r"^(NVIDIA|DGX|HGX|[\s-])+", "", name.strip(), flags=re.IGNORECASE)  # DGX B200 holds B200s

@@ -169,15 +169,16 @@ class Rule:
     sources: tuple[str, ...]
     unknown: UnknownClass = UNDECIDED
     fixes: tuple[Fix, ...] = ()
-    _in_force: dict[tuple[Framework, Release], tuple[tuple[Clause, ...], ...]] = field(
+    _in_force: dict[tuple[str, str, str | None], tuple[tuple[Clause, ...], ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def in_force(self, framework: Framework, release: Release) -> tuple[tuple[Clause, ...], ...]:
         """The clauses that hold there, those of equal severity and parameters together; worked out once."""
-        groups = self._in_force.get((framework, release))
+        key = (framework, release.core.label, release.bridge)  # strings, which keep their hashes
+        groups = self._in_force.get(key)
         if groups is None:
-            groups = self._in_force[framework, release] = _groups(self.clauses, framework, release)
+            groups = self._in_force[key] = _groups(self.clauses, framework, release)
         return groups
 
     @property
@@ -233,6 +234,8 @@ class Outcome:
 
 def judge(rule: Rule, views: Sequence[View]) -> Outcome | None:
     """The rule's outcome over all candidate releases; None where no layer enforces it in any of them."""
+    if len(views) == 1:
+        return _on_release(rule, views[0])
     outcomes = [(view, outcome) for view in views for outcome in [_on_release(rule, view)] if outcome is not None]
     if not outcomes:
         return None
