@@ -355,6 +355,7 @@ def serve(*, http: bool, host: str, port: int, names: Sequence[str] = ()) -> int
         build_server().run("stdio")
         return 0
     tokens = access.tokens()
+    os.environ.pop(access.TOKEN, None)  # not for the programs that this one starts
     security = access.security(host, names, tokens)
     server = build_server(tokens, access.auth_settings(host, port) if tokens else None)
     server.run("streamable-http", host=host, port=port, transport_security=security)

@@ -175,7 +175,8 @@ class LocalSlurm:
         subprocess.run([*install, f"--datadir={place}"], check=True, capture_output=True)
         network = [f"--port={database}", "--bind-address=127.0.0.1", f"--socket={self.folder}/mysql.socket"]
         self.spawn("mariadbd", "mariadbd", "--no-defaults", f"--datadir={place}", "--user=root", *network)
-        make = "create database slurm; create user slurm@'%' identified by 'slurm'; grant all on slurm.* to slurm@'%'"
+        who = "slurm@localhost"
+        make = f"create database slurm; create user {who} identified by 'slurm'; grant all on slurm.* to {who}"
         client = ["mariadb", "--no-defaults", "-u", "root", f"--socket={self.folder}/mysql.socket", "-e", make]
         self.wait(lambda: subprocess.run(client, check=False, capture_output=True).returncode == 0, "mariadbd")
         values = {"folder": self.folder, "port": port, "database": database}

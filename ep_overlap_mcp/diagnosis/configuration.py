@@ -25,6 +25,7 @@ WHOLE_TABLE = 150  # rows: Megatron-LM prints every argument, so what such a tab
 _DUMPS = ("table", "yaml")
 _ASKED = ("override", "flag")
 _STARTED = re.compile(r"schedules|combined_1f1b|train_step|forward_step|forward_backward|backward|dispatch|permut")
+_READING = "EPO8"  # codes of rules about texts
 _AT_START = {"megatron-core", "megatron-lm", "bridge"}
 # arguments whose effect the same dump prints under the setting they set
 _CONSUMED = {"model.num_layers_per_virtual_pipeline_stage", "model.num_virtual_stages_per_pipeline_rank"}
@@ -92,9 +93,14 @@ def as_printed(evidence: Evidence, file: str | None = None) -> Configuration | N
         requested=asked,
         stated=frozenset(effective),
         framework=framework,
-        findings=tuple(f for f in judged.findings if not (_has_started(evidence) and stops_at_start(f))),
+        findings=tuple(_of_a_run(judged.findings, started=_has_started(evidence))),
         holds=judged.holds,
     )
+
+
+def _of_a_run(findings: tuple[Finding, ...], *, started: bool) -> Iterator[Finding]:
+    """Without those about how a text is written, and those that a run which trains has passed."""
+    return (f for f in findings if not f.rule.startswith(_READING) and not (started and stops_at_start(f)))
 
 
 def stops_at_start(finding: Finding) -> bool:
@@ -140,18 +146,26 @@ def _request(evidence: Evidence, rows: list[Printed], stack: Stack, framework: F
 
 
 def _reading(rows: list[Printed], framework: Framework) -> Reading:
-    """What was printed, as a reader hands it over: dumps after what was asked for, so that they win."""
-    from ep_overlap_mcp.settings.fields import field_table
-    from ep_overlap_mcp.sources.reading import Reading
+    """What was printed, as a reader hands it over: dumps after what was asked for, so that they win.
+
+    A run prints what its parser made of a text, so that a form no text would have is unknown, and never refused.
+    """
+    from ep_overlap_mcp.settings.fields import ValueNotAllowedError, field_table
+    from ep_overlap_mcp.settings.setting import UNKNOWN
+    from ep_overlap_mcp.sources.reading import Assignment, Reading
 
     reading = Reading("printed", rows[0].line.file, framework)
     if sum(row.form == "table" for row in rows) < WHOLE_TABLE:
         reading.partial.append("a log prints some settings only")
     for row in sorted(rows, key=lambda row: row.form in _DUMPS):
         known = field_table().get(row.path)
-        of_many = known is not None and known.path == PACKED and row.value is not True
-        if known is not None and known.path not in _CONSUMED and not of_many:
-            reading.add(known, _plain(row.raw), line=row.line.number, text=row.line.text, file=row.line.file)
+        if known is None or known.path in _CONSUMED or (known.path == PACKED and row.value is not True):
+            continue
+        try:
+            value = known.parse(_plain(row.raw), command_line=False)
+        except ValueNotAllowedError:
+            value = UNKNOWN
+        reading.assignments.append(Assignment(known.path, value, row.line.number, row.line.text, file=row.line.file))
     return reading
 
 

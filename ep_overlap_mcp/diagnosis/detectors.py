@@ -32,7 +32,8 @@ _DEEPEP = re.compile(r"[Dd]eep_?EP/|deep_ep(?:\.cpp|/buffer|/csrc)|csrc/kernels/
 _REFUSES = re.compile(r"support|must|requir|disabl|cannot|incompatib|need|not allowed|exclusive|only works")
 _NAMES_A_SETTING = re.compile(
     r"\b(?:overlap_moe_expert_parallel_comm|delay_wgrad_compute|moe_[a-z_]{3,50}|cuda_graph_[a-z_]{3,20}"
-    r"|recompute_[a-z_]{3,20}|[a-z_]{3,40}_parallel_size|mtp_num_layers)\b|--moe-|--overlap-moe|--delay-wgrad"
+    r"|recompute_[a-z_]{3,20}|[a-z_]{3,40}_parallel_size|mtp_num_layers)\b"
+    r"|--moe-|--overlap-moe|--delay-wgrad|(?i:\b(?:a2a|ep) overlap)"
 )
 _LAST = "last collective"
 _LAST_OP = re.compile(r"last collective(?: was| is)?[ :=]{1,3}(\w{1,40})")
@@ -64,7 +65,8 @@ def nvshmem_versions(evidence: Evidence) -> Findings:
     found = sorted({v.version for v in prints} | set(_stack(evidence, "nvshmem")))
     if len(found) > 1:
         yield Support("deepep-nvshmem-mismatch", CONFIRMS if said else STRONG, lines)
-        yield Against("deepep-transport-timeout", f"NVSHMEM {' and '.join(found)} are mixed, which explains it")
+        if said:
+            yield Against("deepep-transport-timeout", f"NVSHMEM {' and '.join(found)} are mixed, which explains it")
     elif found and _at_least(found[0], "3.5.19"):
         yield Support("deepep-nvshmem-mismatch", STRONG if said else POSSIBLE, lines)
     elif found and said:

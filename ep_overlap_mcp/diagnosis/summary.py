@@ -45,8 +45,7 @@ def _changes(result: DiagnoseResult) -> Iterator[str]:
     intended = f"intended {_told(result.intended.settings)}" if result.intended else "the intended change is not clear"
     yield f"{count} setting{'' if count == 1 else 's'} differ{'s' if count == 1 else ''}: {intended}."
     if result.confounders:
-        told = "; ".join(f"{_told(group.settings)} ({group.why})" for group in result.confounders[:4])
-        yield f"Confounders: {told}."
+        yield f"Confounders: {'; '.join(_told(group.settings) for group in result.confounders[:6])}."
     if result.experiments:
         first = result.experiments[0]
         yield f"{len(result.experiments)} A/B(s) isolate it; first run `{first.base}` with {_told(first.settings)}."

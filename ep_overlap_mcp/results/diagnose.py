@@ -39,7 +39,7 @@ class RuledOut(Record):
 
 
 class ChangedSetting(Record):
-    """A setting that differs between two configurations; None stands for not set."""
+    """A setting that differs between two configurations; None stands for not set or not known."""
 
     path: str
     before: Any

@@ -172,6 +172,20 @@ def value_not_allowed(view: View) -> Check:
     return _omissions(view, "not allowed", "", "a value that the field takes")
 
 
+@rule("EPO811", "part-not-read", INFO, enforced=[evidence()], source=READERS)
+def part_not_read(view: View) -> Check:
+    """What it checks: a part of the text was left out: a loop over the script's own arguments, a file that it sources,
+    flags that no command gets, a runtime environment that a program prints, or text that is no shell.
+
+    Why: what such a part sets is not in the verdict.
+
+    Example: `while [ $# -gt 0 ]; do case "$1" in --full) EXTRA=...` is judged as called without arguments
+
+    Fix: nothing, if the part sets nothing that matters; else write what it sets, or give it with `--set`.
+    """
+    return _omissions(view, "not read", "left out", "give what it sets with --set PATH=VALUE")
+
+
 def _omissions(view: View, kind: str, note: str, expected: str) -> Check:
     found = [o for o in view.request.omissions if o.kind == kind]
     current = [o for o in found if o.path is None or not _settled_later(view, o)]

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 def field_markdown(field: Field) -> str:
     """Type, allowed values, defaults by release and names in each dialect, as Markdown."""
     rows = [f"# {field.path}", "", field.doc, "", f"- type: {field.type}{', may be null' if field.optional else ''}"]
+    if field.cli_choices:
+        rows.append(f"- values on the command line: {', '.join(map(str, field.cli_choices))}")
     if field.choices:
         rows.append(f"- values: {', '.join(map(str, field.choices))}")
     if field.defaults:

@@ -258,6 +258,8 @@ def _encodable(raw: Any) -> Any:
     """The same without lone surrogates, which JSON and YAML can escape and no answer could carry."""
     if isinstance(raw, list):
         return [_encodable(item) for item in raw]
+    if isinstance(raw, str) and raw.isascii():
+        return raw
     return raw.encode("utf-8", "backslashreplace").decode() if isinstance(raw, str) else raw
 
 

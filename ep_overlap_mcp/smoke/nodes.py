@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from ep_overlap_mcp.results.smoke import Hidden, OverlapRan
@@ -10,6 +11,7 @@ from ep_overlap_mcp.smoke.asked import BASELINE, completed, number, rows
 if TYPE_CHECKING:
     from ep_overlap_mcp.smoke.asked import Asked, Evidence
 
+MOST_RANKS = 8  # named one by one
 Nodes = Literal["as_expected", "none", "other", "unknown"]
 
 
@@ -29,7 +31,7 @@ def overlap_ran(evidence: Evidence | None, asked: Asked, variant: str) -> Overla
     if shares is None:
         missing = "the time both streams worked is missing for some rank"
         return OverlapRan(verdict="unknown", evidence=[*lines, missing])
-    text = ", ".join(f"rank {rank} {hidden:.1f} of {comm:.1f} ms" for rank, (hidden, comm) in enumerate(shares))
+    text = _listed([f"{hidden:.1f} of {comm:.1f} ms" for hidden, comm in shares])
     covered = any(hidden > 0 for hidden, _ in shares)
     return OverlapRan(verdict="yes" if covered else "no", evidence=[*lines, f"communication under compute: {text}"])
 
@@ -43,14 +45,23 @@ def schedule(evidence: Evidence | None, asked: Asked, variant: str) -> tuple[Nod
         return "unknown", ["the counts of schedule nodes are not there for every rank and step"]
     if any(any(row["executed"]) for row in base):
         return "unknown", ["the baseline ran nodes of the combined schedule, so it is no baseline"]
-    counts = ", ".join(f"rank {row['rank']} {_range(row['executed'])} of {row['expected']}" for row in given)
+    counts = _listed([f"{_range(row['executed'])} of {row['expected']}" for row in given])
     lines = [f"combined-1F1B nodes a step: {counts}"]
     if any(row["expected_wgrad"] for row in given):
-        wgrads = ", ".join(f"{_range(row['executed_wgrad'])} of {row['expected_wgrad']}" for row in given)
+        wgrads = _listed([f"{_range(row['executed_wgrad'])} of {row['expected_wgrad']}" for row in given])
         lines.append(f"delayed weight gradients a step: {wgrads}")
     if any(not any(row["executed"]) for row in given):
         return "none", [*lines, "a rank ran no node of the combined schedule: overlap was off"]
     return ("as_expected" if all(_as_expected(row, variant) for row in given) else "other"), lines
+
+
+def _listed(by_rank: list[str]) -> str:
+    """What each rank did; of many ranks those that did something else than most come first, and the rest is counted."""
+    usual = Counter(by_rank).most_common(1)[0][0] if len(by_rank) > MOST_RANKS else ""
+    ranks = sorted(range(len(by_rank)), key=lambda rank: by_rank[rank] == usual)
+    shown = ", ".join(f"rank {rank} {by_rank[rank]}" for rank in ranks[:MOST_RANKS])
+    more = len(by_rank) - MOST_RANKS
+    return f"{shown} and {more} more ranks" if more > 0 else shown
 
 
 def hidden(evidence: Evidence | None, asked: Asked, variant: str) -> Hidden | None:

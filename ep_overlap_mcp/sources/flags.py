@@ -29,6 +29,7 @@ _FLAG: Final = re.compile(r"--?[A-Za-z_]")
 _ARRAY: Final = re.compile(r"\$\{\w+\[[@*]\]\}\Z")
 _TRUE: Final = {"true", "yes", "on"}
 _FALSE: Final = {"false", "no", "off"}
+_ONE_OR_SEVERAL: Final = {"model.cp_comm_type"}  # one for all layers, or one a layer
 _MAX_EXPRESSION: Final = 2000
 _MAX_LAYERS: Final = 10_000
 
@@ -76,6 +77,9 @@ def add_flags(flags: Iterable[Flag], loose: Iterable[Word], reading: Reading) ->
     for word in loose:
         if word.may_hold_options:
             _may_hold_more(word, reading)
+        elif reading.strict and not word.unresolved and word.text != "--":
+            why = "it belongs to no flag, and Megatron-LM's parser takes no word alone (unrecognized arguments)"
+            reading.left_out(word.text, word.line, why, kind="not allowed")
 
 
 def split_flags(words: Sequence[Word], *, strict: bool = False) -> tuple[list[Flag], list[Word]]:
@@ -155,10 +159,10 @@ def _refused_value(flag: Flag, reading: Reading) -> bool:
 
 
 def _refused(flag: Flag, refusal: Refusal | None, reading: Reading) -> bool:
-    """What the parser refuses leaves the setting that was meant unknown."""
+    """What the parser refuses leaves the setting that was meant unknown; no later value keeps the run from ending."""
     if refusal is None:
         return False
-    reading.left_out(flag.text, flag.head.line, refusal.why, kind="not allowed", path=refusal.path)
+    reading.left_out(flag.text, flag.head.line, refusal.why, kind="not allowed")
     reading.add(refusal.path, UNKNOWN, line=flag.head.line, text=flag.text)
     return True
 
@@ -174,9 +178,8 @@ def _is_switch(flag: Flag) -> bool:
 def _room(name: str) -> int:
     """How many words a flag can take: a switch one `true` at most, a list as many as there are."""
     found = field_of(name)
-    if found is None or found[0].type in ("list", "any"):
-        return 10_000
-    return 1
+    several = found is None or found[0].type == "list" or found[0].path in _ONE_OR_SEVERAL
+    return 10_000 if several else 1
 
 
 def _is_judged_list(name: str) -> bool:

@@ -66,7 +66,8 @@ class Omission:
 class Reading:
     """What one text says. `framework` is what its dialect implies; `partial` says why unwritten settings are unknown.
 
-    `strict` says that Megatron-LM's own parser reads the flags, which takes no other spelling than its own. `name` is set where a file holds several configurations, such as recipe functions.
+    `strict` says that Megatron-LM's own parser reads the flags, which takes no other spelling than its own. `name` is
+    set where a file holds several configurations, such as recipe functions.
     """
 
     dialect: str

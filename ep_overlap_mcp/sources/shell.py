@@ -50,8 +50,10 @@ class _Lines:
         return default if place is None else bisect_right(self.starts, place)
 
     def word(self, pieces: Pieces, default: int) -> Word:
-        place = next((p.at for p in pieces if p.at is not None), None)
-        return Word.of(pieces, self.at(place, default))
+        for piece in pieces:
+            if piece.at is not None:
+                return Word.of(pieces, bisect_right(self.starts, piece.at))
+        return Word.of(pieces, default)
 
 
 def read_shell(text: str, file: str) -> list[Reading]:

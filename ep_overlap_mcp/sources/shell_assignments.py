@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.sources.shell_arithmetic import UndecidedError, arithmetic, assignment
-from ep_overlap_mcp.sources.shell_scope import Array, Pieces, Scalar, Value, elements_of, text_of
+from ep_overlap_mcp.sources.shell_scope import Array, Pieces, Scalar, Value, elements_of, text_of, unresolved_in
 from ep_overlap_mcp.sources.words import Piece
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
-    from ep_overlap_mcp.sources.shell_scope import Scope
     from ep_overlap_mcp.sources.shell_words import Expander
 
 
@@ -71,17 +70,42 @@ def unset(node: Node, expander: Expander) -> None:
             scope.exported[name] = expander.source.place(node)
 
 
-def read_in(words: Sequence[Pieces], scope: Scope) -> None:
-    """`read X`, `read -a A`, `mapfile A`: input that the text does not hold."""
-    for word in words[1:]:
-        name = text_of(word)
-        if name.isidentifier():
-            scope.variables[name] = _unknown_array(name) if _fills_array(words) else Scalar((_unknown(name),))
+def read_in(words: Sequence[Pieces], node: Node, expander: Expander) -> None:
+    """`read X Y`, `read -a A`, `mapfile A`: a here-string is split where IFS says, other input is unknown."""
+    texts = [text_of(word) for word in words]
+    names = [text for text in texts[1:] if text.isidentifier()]
+    options = {letter for text in texts[1:] if text.startswith("-") for letter in text[1:]}
+    fills = texts[0] != "read" or "a" in options
+    given = _here_string(node, expander)
+    variables = expander.scope.variables
+    if given is None or unresolved_in(given) or texts[0] != "read" or not options <= {"r", "a"}:
+        own = unresolved_in(given or ())  # `read -a A <<< "$A"` only splits what the caller gave
+        variables.update({n: _unknown_array(n) if fills else Scalar((_unknown(n),)) for n in names if n not in own})
+        return
+    separators = _separators(node, expander)
+    parts = [
+        part for part in re.split(f"[{re.escape(separators)}]", text_of(given).strip()) if part or separators.strip()
+    ]
+    for number, name in enumerate(names):
+        rest = parts[number:] if number == len(names) - 1 else parts[number : number + 1]
+        filled = Array(tuple((Piece(part),) for part in parts))
+        variables[name] = filled if fills else Scalar((Piece(separators[0].join(rest)),))
 
 
-def _fills_array(words: Sequence[Pieces]) -> bool:
-    options = [text_of(word) for word in words[1:] if text_of(word).startswith("-")]
-    return text_of(words[0]) != "read" or any("a" in option for option in options)
+def _here_string(node: Node, expander: Expander) -> Pieces | None:
+    """What stands behind `<<<`."""
+    redirects = [child for child in node.children if child.type == "herestring_redirect"]
+    return expander.value(redirects[0].named_children[-1]) if redirects else None
+
+
+def _separators(node: Node, expander: Expander) -> str:
+    """Where `read` splits: at the characters of the IFS of its own command, or of the script."""
+    own = [child for child in node.children if child.type == "variable_assignment"]
+    own = [child for child in own if expander.source.written(child).startswith("IFS=")]
+    if own:
+        return text_of(expander.value(own[0].children[-1])) or " "
+    value = expander.scope.variables.get("IFS")
+    return value.text if isinstance(value, Scalar) and value.text else " \t\n"
 
 
 def assign_number(text: str, expander: Expander) -> None:

@@ -14,9 +14,7 @@ _MAX_WORDS: Final = 1000
 
 def has_braces(text: str) -> bool:
     """Whether the shell would make several words of a text."""
-    if "{" not in text:
-        return False
-    return text.endswith("{$") or _BRACES.search(_QUOTED.sub("", text)) is not None  # the grammar cuts `{$X,y}` in two
+    return "{" in text and _BRACES.search(_QUOTED.sub("", text)) is not None
 
 
 def expanded_braces(text: str) -> list[str] | None:

@@ -393,7 +393,7 @@ class _Walker:
             status = text_of(words[1]) if len(words) > 1 else "0"
             raise _LeaveError(failed=status != "0" and name == "exit", function=name == "return")
         elif name in ("read", "mapfile", "readarray"):
-            read_in(words, self.scope)
+            read_in(words, node, self.expander)
         elif name == "printf" and len(words) > 3 and text_of(words[1]) == "-v":
             self.scope.variables[text_of(words[2])] = Scalar(formatted(words[3], words[4:]))
         elif name == "let":

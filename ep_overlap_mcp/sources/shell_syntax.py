@@ -21,6 +21,8 @@ MAX_CHARACTERS: Final = 500_000
 _MAX_DEPTH: Final = 150
 # `<your path>` in a template: no redirection, which has no blank between a name and `>` on the same word.
 _PLACEHOLDER: Final = re.compile(r"(?<=[=\s])<[A-Za-z][^<>\n|;&()$\"'`]{0,200}(?<!\s)>(?=[\s/\"'])")
+_EXPANSIONS: Final = {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}
+_SIGNS: Final = {"$", "${", "$(", "$((", "`"}
 _HEREDOC: Final = re.compile(r"<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
 
 
@@ -50,7 +52,9 @@ class Source:
 
     @staticmethod
     def start(node: Node) -> int:
-        """The first character of a node."""
+        """The first character of a node; the grammar gives the blanks before a `$` inside quotes to its expansion."""
+        if node.type in _EXPANSIONS and (sign := node.child(0)) is not None and sign.type in _SIGNS:
+            return sign.end_byte - len(sign.type)
         return node.start_byte
 
     @staticmethod

@@ -14,17 +14,17 @@ from ep_overlap_mcp.sources.reading import CUT_DOWN, UnreadableError
 from ep_overlap_mcp.sources.shell_arithmetic import UndecidedError, arithmetic
 from ep_overlap_mcp.sources.shell_braces import expanded_braces, has_braces
 from ep_overlap_mcp.sources.shell_scope import Atoms, Pieces, Scalar, Scope, fields, text_of, unresolved_in
+from ep_overlap_mcp.sources.shell_syntax import Source
 from ep_overlap_mcp.sources.words import Piece
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tree_sitter import Node
 
-    from ep_overlap_mcp.sources.shell_syntax import Source
-
 _MAX_DEPTH: Final = 60
 _MAX_COUNT: Final = 1000
+_EXPANDED: Final = re.compile(r"[\\<{\s]")  # a bare word without these is what it says
 _BRACED: Final = {"concatenation", "word", "brace_expression"}
 _ANSI: Final = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
@@ -44,16 +44,39 @@ class Expander:
     def words(self, nodes: Sequence[Node]) -> list[Pieces]:
         """The words that some argument nodes become."""
         found: list[Pieces] = []
-        for node in nodes:
-            written = self.source.written(node) if node.type in _BRACED else ""
-            if not has_braces(written):
-                found += fields(self.atoms(node, quoted=False))
-            elif (words := expanded_braces(written)) is not None:
-                found += [(Piece(word),) for word in words]
+        at = 0
+        while at < len(nodes):
+            node, following = nodes[at], nodes[at + 1] if at + 1 < len(nodes) else None
+            if following is not None and node.end_byte == self.source.start(following):
+                found += self._glued(node, following)
+                at += 2
             else:
-                found.append((self._unresolved(node, written, quoted=False),))
+                found += self._plain(node)
+                at += 1
         self.scope.spend(piece for word in found for piece in word)
         return found
+
+    def _plain(self, node: Node) -> list[Pieces]:
+        written = self.source.written(node) if node.type in _BRACED else ""
+        if node.type == "word" and not _EXPANDED.search(written):
+            return [tuple(self.source.cut(node.start_byte, node.end_byte, quoted=False))]
+        if not has_braces(written):
+            return fields(self.atoms(node, quoted=False))
+        expanded = expanded_braces(written)
+        if expanded is None:
+            return [(self._unresolved(node, written, quoted=False),)]
+        return [(Piece(word),) for word in expanded]
+
+    def _glued(self, node: Node, following: Node) -> list[Pieces]:
+        """One word that the grammar cuts in two behind a `$`, such as `[0]*$N+1`: read again inside quotes."""
+        start, stop = self.source.start(node), self.source.stop(following)
+        written = self.source.text[start:stop]
+        if has_braces(written) or re.search(r"[\"'`\\]", written):
+            return [(Piece(written, self.source.place(node), unresolved=written[:80]),)]
+        text = Source.of((Piece('"'), *self.source.cut(start, stop, quoted=False), Piece('"')))
+        strings = [n for n in _descendants(text.root) if n.type == "string"]
+        again = Expander(text, self.scope, strict=self.strict, depth=self.depth)
+        return fields(again.atoms(strings[0], quoted=False)) if strings else []
 
     def value(self, node: Node | None) -> Pieces:
         """What an assignment, a here-document or a pattern makes of a node: never split."""
@@ -371,6 +394,12 @@ def _only_ifs(nodes: Sequence[Node]) -> bool:
     return all(n.type == "variable_assignment" and (n.text or b"").startswith(b"IFS=") for n in nodes)
 
 
+def _descendants(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.children:
+        yield from _descendants(child)
+
+
 def _expansions(nodes: Sequence[Node]) -> list[Node]:
     found: list[Node] = []
     stack = list(nodes)
@@ -401,7 +430,7 @@ def _between_elements(elements: Sequence[Pieces]) -> Atoms:
 
 def _spread(elements: Sequence[Pieces], index: str, *, quoted: bool) -> Atoms:
     """The expansion of some values in or out of quotes."""
-    kept = [[p if p.quoted is quoted else p._replace(quoted=quoted) for p in pieces] for pieces in elements]
+    kept = [tuple([p if p.quoted is quoted else p._replace(quoted=quoted) for p in pieces]) for pieces in elements]
     if quoted and index == "@":
         return _between_elements([pieces or (Piece("", quoted=True),) for pieces in kept])
     if quoted:

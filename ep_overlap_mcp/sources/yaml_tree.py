@@ -81,7 +81,7 @@ class _Builder:
         self._counted(size, alias=event.anchor)
         return node
 
-    def _alias_fault(self, anchor: str) -> str:
+    def _alias_fault(self, anchor: str | None) -> str:
         if anchor in self._open:
             return (
                 f"alias `*{anchor}` refers to itself: it stands inside its own anchor `&{anchor}`; write the value out"

@@ -6,8 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ep_overlap_mcp.diagnosis import Configuration, diagnose, of_request
+from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.request import build_request
 from ep_overlap_mcp.sources import read_text
 from ep_overlap_mcp.stack import parse_stack
@@ -131,6 +134,35 @@ def test_a_switch_without_effect_is_said_to_be_one() -> None:
     assert result.intended.why == "asked for without effect: both run with False"
 
 
+RECIPE = """\
+from megatron.bridge.recipes.qwen import qwen3_30b_a3b_pretrain_config
+from megatron.bridge.training.flex_dispatcher_backend import apply_flex_dispatcher_backend
+
+cfg = qwen3_30b_a3b_pretrain_config()
+cfg.model.num_moe_experts = 128
+apply_flex_dispatcher_backend(cfg.model, "deepep")
+"""
+
+
+def test_the_same_recipe_on_another_gpu_falls_back() -> None:
+    """Bridge admits DeepEP on H100 and turns to alltoall on GB200: not asked for, so a confounder with its evidence."""
+    readings = read_text(RECIPE, "recipe.py")
+    stack = parse_stack("megatron-bridge==0.6.0")
+    before, after = (
+        of_request(build_request(readings, stack=stack, assume="as_written", gpu=gpu)) for gpu in ("H100", "GB200")
+    )
+    result = diagnose(before=before, after=after, symptom="slower")
+    first = result.causes[0]
+    assert (first.cause, first.confidence) == ("deepep-fell-back-to-alltoall", "likely")
+    assert "bridge-gpu-fallback" in first.rules
+    assert [(c.path, c.before, c.after) for c in result.changed] == [
+        ("hardware.gpu", "H100", "GB200"),
+        ("model.moe_flex_dispatcher_backend", "deepep", None),
+        ("model.moe_shared_expert_overlap", False, None),  # the helper writes it with flex, else the recipe's counts
+        ("model.moe_token_dispatcher_type", "flex", "alltoall"),
+    ]
+
+
 FLEX = Configuration(
     effective={"model.moe_token_dispatcher_type": "flex", "env.CUDA_DEVICE_MAX_CONNECTIONS": 32},
     requested={"model.moe_token_dispatcher_type": "flex"},
@@ -252,6 +284,23 @@ comm_overlap:
     assert causes(diagnose(text=log, symptom="no gain"))["bridge-reset-the-flag"] == "likely"
 
 
+def test_what_a_parser_made_of_a_text_is_not_refused() -> None:
+    """Unset numbers, members of torch and the defaults of retired flags stand in every table of Megatron-LM's."""
+    table = TABLE.replace("recompute_granularity ........................... full", "recompute_granularity .... None")
+    parsed = """\
+  ddp_bucket_size ................................. None
+  exp_avg_dtype ................................... torch.float32
+  moe_enable_deepep ............................... False
+  moe_flex_dispatcher_backend ..................... deepep
+  moe_layer_recompute ............................. False
+  no_load_optim ................................... None
+  pipeline_model_parallel_size .................... 2
+  num_layers_per_virtual_pipeline_stage ........... None
+  virtual_pipeline_model_parallel_size ............ 2
+"""
+    assert causes(diagnose(text=table + parsed)) == {"unknown": "possible"}
+
+
 def test_members_of_enumerations_are_read() -> None:
     """Megatron-LM prints graph scopes as members; mlp in the graph is refused with overlap."""
     log = TABLE.replace(
@@ -275,3 +324,21 @@ def test_printed_names_become_canonical_paths() -> None:
     assert canonical("overlap_grad_reduce", "comm_overlap") == "comm_overlap.overlap_grad_reduce"
     assert canonical("world_size") == "hardware.world_size"
     assert canonical("NCCL_GRAPH_REGISTER") == "env.NCCL_GRAPH_REGISTER"
+
+
+PRINTED = st.sampled_from(
+    ["True", "False", "None", "8", "0", "-3", "1.5", "alltoall", "['attn']", "[1, 0]", "[<S.a: 1>]", "{}", "full", "'"]
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(
+        ["megatron-core 0.9.0", "megatron-core 0.16.1", "megatron-core 1.0.0", "megatron-bridge 0.4.0", ""]
+    ),
+    st.dictionaries(st.sampled_from(sorted({path.partition(".")[2] for path in field_table().by_path})), PRINTED),
+)
+def test_any_printed_table_is_answered(version: str, rows: dict[str, str]) -> None:
+    """Whatever a run prints of its settings, in whatever version: causes, and never an exception."""
+    table = "".join(f"  {name} {'.' * 20} {value}\n" for name, value in rows.items())
+    assert diagnose(text=f"{version}\n{table}\nend\n").causes

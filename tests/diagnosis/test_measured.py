@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ep_overlap_mcp.cli import main
 from ep_overlap_mcp.diagnosis import diagnose
+from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.results.profile import ByKind, DeviceProfile, ProfileResult, ScheduleEvidence
 from ep_overlap_mcp.results.smoke import Failure, Numerics, OverlapRan, Plan, SmokeResult, Speed
+from ep_overlap_mcp.smoke.store import STATE_DIR, Store
+from ep_overlap_mcp.verbs import Question, diagnose_run
 
+TESTS = Path(__file__).parents[1]
 SPEED = Speed(verdict="not_measured", ratio=None, ci95=None, pairs=0, applies_to="CPU ranks", evidence=[])
 RAN = OverlapRan(verdict="yes", evidence=["combined-1F1B nodes a step: rank 0 42 of 42"])
 OFF = OverlapRan(verdict="no", evidence=["a rank ran no node of the combined schedule: overlap was off"])
@@ -141,3 +151,65 @@ def test_hidden_communication_clears_the_causes_of_none() -> None:
 def test_kernels_that_wait_point_to_a_late_peer() -> None:
     """More than half of the communication is notify and barrier kernels."""
     assert ("hybridep-peer-late", "possible") in causes(profiles=[profile(3.0, control_ms=6.0)])
+
+
+def finished(recorded: str) -> str:
+    """The id of a run in the store that left this recorded evidence of a real one."""
+    evidence = TESTS / "smoke" / "recorded" / f"{recorded}.json"
+    plan = smoke().plan.model_copy(update={"variants": ["baseline", "overlap"], "steps": 2, "pairs": 8})
+    row = {
+        "plan": plan.model_dump(),
+        "engine": "gloo-cpu",
+        "device": "CPU",
+        "world_size": 2,
+        "stack": {},
+        "findings": [],
+    }
+    store = Store()
+    run = store.add("cpu", row, 60.0)
+    shutil.copy(evidence, store.run_folder(run.id).result)
+    store.end(run.id, "done", {})
+    return run.id
+
+
+def test_a_real_run_of_a_dense_last_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its id and with the configuration: the rule and the changed gradients point to one cause."""
+    monkeypatch.setenv(STATE_DIR, str(tmp_path))
+    fields = {"num_layers": 2, "num_moe_experts": 4, "expert_model_parallel_size": 2, "moe_layer_freq": [1, 0]}
+    fields |= {"moe_token_dispatcher_type": "alltoall", "bf16": True, "overlap_moe_expert_parallel_comm": True}
+    after = Question(text=json.dumps(fields), stack="megatron-core==0.16.1")
+    first = diagnose_run(after=after, symptom="wrong loss", smoke_runs=[finished("dense_last")]).causes[0]
+    assert (first.cause, first.confidence) == ("last-layer-dense-drops-final-norm", "likely")
+    assert any("24 of 24 gradients differ" in line.text for line in first.evidence)
+    assert any(line.text.startswith("last-layer-must-be-moe: ") for line in first.evidence)
+
+
+def test_a_real_run_in_which_overlap_was_silently_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The evidence of the run says so."""
+    monkeypatch.setenv(STATE_DIR, str(tmp_path))
+    result = diagnose_run(smoke_runs=[finished("overlap_silently_off")])
+    assert result.causes[0].cause == "bridge-reset-the-flag"
+    assert any("overlap was off" in line.text for line in result.causes[0].evidence)
+
+
+def test_an_unknown_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named, with the runs there are."""
+    monkeypatch.setenv(STATE_DIR, str(tmp_path))
+    with pytest.raises(Refusal, match="no smoke run `smoke-9`"):
+        diagnose_run(smoke_runs=["smoke-9"])
+
+
+def test_a_profile_by_its_path() -> None:
+    """92.86 % of the communication is hidden: the causes of none are out."""
+    path = TESTS / "evals" / "files" / "overlap_on.json"
+    result = diagnose_run(profiles=[path], symptom="no gain", roots=[TESTS])
+    assert "one-cuda-connection-serialises" in {item.cause for item in result.ruled_out}
+
+
+def test_the_command_takes_profiles(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--profile FILE` on the command line."""
+    monkeypatch.chdir(TESTS / "evals" / "files")
+    code = main(["diagnose", "--profile", "overlap_off.json", "--symptom", "no gain", "--format", "json"])
+    answer = json.loads(capsys.readouterr().out)
+    shown = {Path(line["file"]).name for cause in answer["causes"] for line in cause["evidence"]}
+    assert (code, shown) == (0, {"overlap_off.json"})

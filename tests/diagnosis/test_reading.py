@@ -54,7 +54,7 @@ def test_the_rank_of_a_file(name: str, rank: int | None) -> None:
     assert rank_of_file(name) == rank
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=60))
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_a_rank_prefix_is_read_before_any_text(text: str) -> None:
     """Whatever follows, `[rank7]: ` gives rank 7 and nothing is added to the line."""
     stripped, rank, _ = strip_prefixes(f"[rank7]: {text}")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ep_overlap_mcp.diagnosis import Configuration, diagnose, triage
 from ep_overlap_mcp.diagnosis.regression import Experiment
+from ep_overlap_mcp.reports.text_of.diagnose import lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,6 +88,27 @@ def test_an_answer_lists_changes_and_the_likely_confounders() -> None:
     assert "intended model.delay_wgrad_compute=True" in result.summary
 
 
+def test_the_triage_is_part_of_the_answer_and_of_its_text() -> None:
+    """Intended change, confounders with their reasons, and the A/Bs with what either outcome says."""
+    symptom = "slower after overlap_moe_expert_parallel_comm"
+    result = diagnose(before=Configuration(BEFORE), after=Configuration(AFTER), symptom=symptom)
+    assert result.intended is not None
+    assert result.intended.settings == {"model.overlap_moe_expert_parallel_comm": True}
+    assert {path for group in result.confounders for path in group.settings} == set(BEFORE) - {
+        *result.intended.settings
+    }
+    assert [(e.base, e.settings) for e in result.experiments][:2] == [
+        ("before", {"model.moe_shared_expert_overlap": False}),
+        ("after", {"env.CUDA_DEVICE_MAX_CONNECTIONS": 32}),
+    ]
+    assert result.experiments[1].compares.startswith(
+        "the difference goes away: it is env.CUDA_DEVICE_MAX_CONNECTIONS=1; it stays: it is among "
+    )
+    text = [line.text for line in lines(result)]
+    assert "  intended: model.overlap_moe_expert_parallel_comm=true (what the comparison is about)" in text
+    assert "  A/B 2: after with env.CUDA_DEVICE_MAX_CONNECTIONS=32; " + result.experiments[1].compares in text
+
+
 def test_equal_configurations_leave_nothing_to_blame() -> None:
     """No setting differs: the cause is elsewhere."""
     result = diagnose(before=Configuration(BEFORE), after=Configuration(BEFORE))
@@ -128,4 +150,6 @@ def test_two_logs_are_two_runs(tmp_path: Path) -> None:
         ("model.overlap_moe_expert_parallel_comm", False, True)
     ]
     assert "1.199x the step time" in result.summary
-    assert "slower" in result.summary
+    assert result.step_time is not None
+    assert (round(result.step_time.ratio, 3), result.step_time.verdict) == (1.199, "slower")
+    assert 1.19 < result.step_time.low <= result.step_time.ratio <= result.step_time.high < 1.21

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from ep_overlap_mcp.diagnosis import diagnose
 from ep_overlap_mcp.diagnosis.causes import CAUSES
 from ep_overlap_mcp.diagnosis.detectors import FAILED_RUN
 from ep_overlap_mcp.diagnosis.gates import GATES
@@ -55,3 +56,57 @@ def test_one_signature_can_point_to_several_causes() -> None:
     """A DeepEP time-out is a mismatch or the transport, and the answer says so."""
     row = next(row for row in SIGNATURES if row.literal == "timeout (dispatch CPU)")
     assert row.points_to == ("deepep-transport-timeout", "deepep-nvshmem-mismatch")
+
+
+@pytest.mark.parametrize(
+    ("message", "cause", "rules"),
+    [
+        ("Flex token dispatcher requires TPxEP > 1", "config-rule-violated", ["flex-needs-larger-expert-group"]),
+        ("NCCL EP dispatcher requires TPxEP > 1", "config-rule-violated", ["flex-needs-larger-expert-group"]),
+        (
+            "Please set --moe-flex-dispatcher-backend to deepep, hybridep, or ncclep",
+            "config-rule-violated",
+            ["flex-backend-must-be-known"],
+        ),
+        (
+            "Shared expert overlap is not supported in Flex Token Dispatcher.",
+            "config-rule-violated",
+            ["shared-expert-overlap-needs-dispatcher"],
+        ),
+        (
+            "multi token prediction + sequence packing is not yet supported.",
+            "config-rule-violated",
+            ["mtp-excludes-packed-sequences"],
+        ),
+        (
+            "EP overlap 1F1B with FSDP is not supported for interleaved pipelines.",
+            "config-rule-violated",
+            ["fsdp-overlap-limits"],
+        ),
+        (
+            "The 'ncclep' backend requires moe_expert_rank_capacity_factor to be set",
+            "config-rule-violated",
+            ["ncclep-needs-rank-capacity"],
+        ),
+        ("MTP layer in a2a overlap only supports MoE layer for now.", "config-rule-violated", []),
+        (
+            "'TransformerConfig' object has no attribute 'overlap_moe_expert_parallel_comm'",
+            "config-rule-violated",
+            ["setting-unknown-to-version"],
+        ),
+        (
+            "The final unwrapped model must be a GPTModel instance",
+            "no-schedule-plan",
+            ["only-gpt-models-overlap", "forward-step-must-return-plan"],
+        ),
+        (
+            "TransformerEngine NCCL EP is unavailable. The 'ncclep' backend requires a",
+            "transformer-engine-too-old",
+            ["ncclep-needs-te-2-17"],
+        ),
+    ],
+)
+def test_what_the_real_library_says_names_its_rule(message: str, cause: str, rules: list[str]) -> None:
+    """Messages of megatron-core 0.16.1 and 0.19.0, as the dispatcher and the schedule raise them."""
+    first = diagnose(text=f"[rank0]: AssertionError: {message}\n").causes[0]
+    assert (first.cause, first.rules) == (cause, rules)

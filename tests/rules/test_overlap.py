@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ep_overlap_mcp.rules import all_rules
+from ep_overlap_mcp.rules.engine import judge
+from ep_overlap_mcp.rules.view import View
+from ep_overlap_mcp.settings.request import build_request
+from ep_overlap_mcp.sources.shell import read_shell
+from ep_overlap_mcp.stack import parse_stack
+
 BRIDGE = "megatron-bridge==0.4.2"
 
 # rule, stack, changes that violate it, changes that do not, a setting that leaves it open
@@ -337,3 +344,25 @@ def test_a_partial_text_does_not_ask_whether_the_model_is_hybrid(state, overlapp
     """Only a model class or pattern that the text names can be refused."""
     assert state("EPO114", overlapping(), partial=True) == "met"
     assert state("EPO114", overlapping(**{"model.provider": "Qwen3VLModelProvider"}), partial=True) == "violated"
+
+
+@pytest.mark.parametrize(
+    ("program", "state"),
+    [
+        ("pretrain_gpt.py", "met"),
+        ("pretrain_mamba.py", "violated"),
+        ("pretrain_hybrid.py", "violated"),
+        ("pretrain_bert.py", "violated"),
+        ("pretrain_t5.py", "violated"),
+        ("pretrain_vlm.py", "violated"),
+        ("pretrain_vision_classify.py", "violated"),
+        ("pretrain_gpt.py --spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec", "violated"),
+    ],
+)
+def test_the_entry_point_says_which_model_it_is(program: str, state: str) -> None:
+    """Megatron-LM has a training program for each kind of model."""
+    text = f"torchrun {program} --num-experts 8 --overlap-moe-expert-parallel-comm\n"
+    request = build_request(read_shell(text, "run.sh"), stack=parse_stack("megatron-lm==0.16.1"))
+    found = judge(all_rules()["EPO114"], [View(request, release) for release in request.releases()])
+    assert found is not None
+    assert found.state == state

@@ -99,6 +99,11 @@ VIOLATED: list[tuple[str, Reading, str]] = [
         read(says(EP, "eight", line=3)),
         f"`{EP}=eight` (train.sh:3): `{EP}` takes an integer, got 'eight'",
     ),
+    (
+        "part-not-read",
+        read(leaves_out("not read", "while [ $# -gt 0 ]", "a loop over the script's own arguments")),
+        "left out: `while [ $# -gt 0 ]` (train.sh:3): a loop over the script's own arguments",
+    ),
 ]
 
 

@@ -284,7 +284,7 @@ def test_a_job_that_slurm_forgot_is_told_by_its_files(start):
 def test_accounting_says_what_the_controller_says(accounted_slurm, tmp_path):
     """A real slurmdbd: the same state, exit code and times from sacct."""
     search = stand_in_torch(tmp_path)
-    place = Cluster("test", str(tmp_path / "shared"), nodes=2, cpus_per_node=1)
+    place = Cluster("test", str(tmp_path / "shared"), cpus_per_node=2)  # one node: sacct cuts exit codes above 127
     for behaviour, status in (("finish", "done"), ("fail", "failed")):
         plan = replace(plan_of(), request={"behaviour": behaviour}, variables={"PYTHONPATH": search}, cluster=place)
         run_ = smoke.start(plan)
@@ -292,9 +292,8 @@ def test_accounting_says_what_the_controller_says(accounted_slurm, tmp_path):
         job = job_of(run_.id)
         until(lambda job=job: (found := jobs._of_accounting(job)) is not None and found.ended is not None)
         one, other = jobs._of_controller(job), jobs._of_accounting(job)
-        assert (one.name, one.exit_code, one.started, one.ended, one.nodes) == (
-            other.name, other.exit_code, other.started, other.ended, other.nodes,
-        )  # fmt: skip
+        assert one.exit_code is not None
+        assert replace(other, nodes="", reason="") == replace(one, nodes="", reason="", limit="")
     accounted_slurm.said("scancel", "--user=root")
 
 

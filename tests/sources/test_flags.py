@@ -15,11 +15,12 @@ from ep_overlap_mcp.sources.words import Word
 
 EP = "model.expert_model_parallel_size"
 LAYOUT = "model.pipeline_model_parallel_layout"
+OVERLAP = "model.overlap_moe_expert_parallel_comm"
 
 
-def read(*texts: str | Word) -> Reading:
-    """The reading of some arguments, one a line."""
-    reading = Reading("test", "argv", "megatron-lm")
+def read(*texts: str | Word, strict: bool = False) -> Reading:
+    """The reading of some arguments, one a line; `strict` as Megatron-LM's own parser takes them."""
+    reading = Reading("test", "argv", "megatron-lm", strict=strict)
     words = [t if isinstance(t, Word) else Word(t, line) for line, t in enumerate(texts, 1)]
     read_flags(words, reading)
     return reading
@@ -122,12 +123,89 @@ def test_an_unknown_array_is_no_value(flag: str) -> None:
 
 
 def test_an_unknown_word_behind_an_unknown_flag_is_its_value() -> None:
-    """Only the first one: a second has no flag that it belongs to. What begins with text or is printed holds none."""
+    """Only the first one: a second has no flag that it belongs to. What begins with text holds none."""
     assert read("--bf16", "--hf-checkpoint", Word("$DIR", 3, None, ("DIR",))).complete
-    assert read(
-        "--bf16", "--sizes", "x", Word("$(seq 8)", 4, None, ("$(seq 8)",)), Word("a/$DIR", 5, None, ("DIR",))
-    ).complete
+    assert read("--bf16", "--sizes", "x", Word("a/$DIR", 5, None, ("DIR",))).complete
     assert not read("--bf16", "--hf-checkpoint", "x", Word("$MORE", 4, None, ("MORE",))).complete
+
+
+@pytest.mark.parametrize("written", ["$EXTRA", "$(cat extra.txt)", "`cat extra.txt`", "${EXTRA[@]}"])
+@pytest.mark.parametrize("before", [["--overlap-moe-expert-parallel-comm"], ["--lr", "1e-4"], ["--save", "x"]])
+def test_unknown_text_may_hold_options(written: str, before: list[str]) -> None:
+    """What stands before it keeps its value, and what is not written is unknown."""
+    reading = read(*before, Word(written, 9, None, (written,)))
+    assert [a.known for a in reading.assignments] == [True]
+    assert len(reading.partial) == 1
+    assert reading.partial[0].startswith(f"`{written}` may hold further options; ")
+
+
+def test_a_list_may_go_on_in_unknown_text() -> None:
+    """`--recompute-modules mlp $MORE` may name further modules, and options after them."""
+    reading = read("--recompute-modules", "mlp", Word("$MORE", 3, None, ("MORE",)))
+    assert [(a.path, a.known) for a in reading.assignments] == [("model.recompute_modules", False)]
+    assert reading.partial == ["`$MORE` may hold further options; the text gives `MORE` no value"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "told"),
+    [
+        (["--overlap_moe_expert_parallel_comm"], OVERLAP, "write `--overlap-moe-expert-parallel-comm`"),
+        (["--overlap-moe-expert-parallel-com"], OVERLAP, "write `--overlap-moe-expert-parallel-comm`"),
+        (["--no-overlap-moe-expert-parallel-comm"], OVERLAP, "leave `--overlap-moe-expert-parallel-comm` out"),
+        (["--overlap-moe-expert-parallel-comm", "true"], OVERLAP, "takes no value for the switch"),
+        (["--overlap-moe-expert-parallel-comm=true"], OVERLAP, "takes no value for the switch"),
+        (["--disable-bias-linear", "true"], "model.add_bias_linear", "takes no value for the switch"),
+        (["--recompute-gran", "full"], "model.recompute_granularity", "write `--recompute-granularity`"),
+        (
+            ["--virtual-pipeline-model-parallel-size", "2"],
+            "model.virtual_pipeline_model_parallel_size",
+            "write `--num-virtual-stages-per-pipeline-rank`",
+        ),
+        (["--cpu-offloading"], "model.cpu_offloading", "write `--cpu-offloading-num-layers`"),
+    ],
+)
+def test_megatrons_own_parser_refuses_other_spellings(arguments: list[str], path: str, told: str) -> None:
+    """What was meant is named and unknown; a program with a parser of its own may take the same words."""
+    reading = read(*arguments, strict=True)
+    assert [(a.path, a.known) for a in reading.assignments] == [(path, False)]
+    assert [(o.kind, told in o.why) for o in reading.omissions] == [("not allowed", True)]
+    assert "not allowed" not in [o.kind for o in read(*arguments).omissions]
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--rotary-scale-factor",  # a fork's, though near `--rotary-scaling-factor`
+        "--train-data",  # a fork's, though `--train-data-path` begins so
+        "--disable-bias-linear-fc",
+        "--no-query-key-layer-scaling",
+        "--data.micro-batch-size",
+    ],
+)
+def test_a_flag_of_a_fork_is_unknown_and_not_refused(flag: str) -> None:
+    """Forks add flags; only one slip in one word of a judged flag is a misspelling."""
+    assert [o.kind for o in read(flag, "1", strict=True).omissions] == ["unknown name"]
+
+
+def test_a_comma_list_is_one_item_for_megatrons_own_parser() -> None:
+    """No module has that name; other dialects split it."""
+    arguments = ["--recompute-modules", "moe_act,layernorm"]
+    (refused,) = read(*arguments, strict=True).omissions
+    assert (refused.kind, refused.path) == ("not allowed", "model.recompute_modules")
+    assert read(*arguments).assignments[0].value == ["moe_act", "layernorm"]
+    assert read("--recompute-modules", "moe_act", "layernorm", strict=True).omissions == []
+
+
+def test_a_word_alone_is_refused() -> None:
+    """`--num-experts` takes one word."""
+    reading = read("--num-experts", "8", "16", strict=True)
+    assert [(o.kind, o.text, o.line) for o in reading.omissions] == [("not allowed", "16", 3)]
+
+
+def test_a_dispatcher_that_no_parser_takes_any_more() -> None:
+    """Core still names `alltoall_seq`; argparse has not taken it since 0.14."""
+    (refused,) = read("--moe-token-dispatcher-type", "alltoall_seq").omissions
+    assert refused.why == "`model.moe_token_dispatcher_type` takes one of allgather, alltoall, flex, got 'alltoall_seq'"
 
 
 def test_deprecated_spellings_are_settings_of_their_own() -> None:

@@ -11,7 +11,7 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from ep_overlap_mcp.settings.setting import UNKNOWN
-from ep_overlap_mcp.sources.reading import Reading, UnreadableError
+from ep_overlap_mcp.sources.reading import CUT_DOWN, MEND, Reading, UnreadableError
 from ep_overlap_mcp.sources.shell import read_shell
 
 EP, TP, PP = (f"model.{name}_model_parallel_size" for name in ("expert", "tensor", "pipeline"))
@@ -91,6 +91,161 @@ def test_a_sourced_file_is_named_and_not_opened() -> None:
     assert values(reading) == {"model.bf16": True}
     assert reading.partial[-1] == "line 1 sources `$DIR/model.sh`, whose text is not here"
     assert ("not read", 1, "what it sets is unknown") in why(reading)
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("torchrun pretrain_gpt.py --bf16 $(cat extra.txt)", "`$(cat extra.txt)`"),
+        ("torchrun pretrain_gpt.py --bf16 --lr 1e-4 `cat extra.txt`", "``cat extra.txt``"),
+        ("X=$(cat extra.txt)\ntorchrun pretrain_gpt.py --bf16 $X", "`$(cat extra.txt)`"),
+        ('torchrun pretrain_gpt.py --bf16 "$EXTRA"', "`$EXTRA`"),
+        ('EXTRA=""\nread -r EXTRA < options.txt\ntorchrun pretrain_gpt.py --bf16 $EXTRA', "`${EXTRA}`"),
+        ("mapfile -t A < options.txt\ntorchrun pretrain_gpt.py --bf16 ${A[@]}", "`${A[@]}`"),
+        ("torchrun pretrain_gpt.py --bf16 --${MODE}", "`--${MODE}`"),
+        ("torchrun pretrain_gpt.py --bf16 --moe-$MODE", "`--moe-$MODE`"),
+        ("torchrun pretrain_gpt.py --bf16 $X{1,2}", "`$X{1,2}`"),
+    ],
+)
+def test_unknown_text_is_no_value_of_a_switch(text: str, options: str) -> None:
+    """The switch stays on, and what is not written is unknown."""
+    reading = only(text + "\n")
+    assert values(reading)["model.bf16"] is True
+    assert [why.partition(" may hold")[0] for why in reading.partial] == [options]
+
+
+@pytest.mark.parametrize(
+    ("edit", "left"),
+    [
+        ("unset 'A[-1]'", {"model.bf16": True}),
+        ("unset A[1]", {"model.bf16": True}),
+        ("A[1]=--moe-permute-fusion", {"model.bf16": True, "model.moe_permute_fusion": True}),
+        ("i=1\nA[$i]=--moe-permute-fusion", {"model.bf16": True, "model.moe_permute_fusion": True}),
+        ("A[i+1]=--swiglu\ni=1", None),
+        ("unset 'A[0]'", None),
+        ("A[$RANK]=--swiglu", None),
+    ],
+)
+def test_an_edited_array(edit: str, left: dict[str, object] | None) -> None:
+    """An edit is followed, or the whole array is unknown."""
+    reading = only(f'A=(--bf16 --moe-grouped-gemm)\n{edit}\ntorchrun pretrain_gpt.py --num-layers 4 "${{A[@]}}"\n')
+    if left is None:
+        assert reading.partial == ["`${A[@]}` may hold further options; the text gives `A` no value"]
+    else:
+        found = values(reading)
+        assert reading.complete
+        assert {path: found[path] for path in left} == left
+        assert "model.moe_grouped_gemm" not in found
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("read -r TP EP <<< '2 8'", 8),
+        ("IFS=, read -r TP EP REST <<< 2,8,1,1", 8),
+        ("read -ra SIZES <<< '2   8'\nEP=${SIZES[1]}", 8),
+        ("IFS=',;' read -r TP EP <<< '2;8'", 8),
+        ("for EP in {7..8}; do :; done", 8),
+        ("SIZES=({2,8})\nEP=${SIZES[1]}", 8),
+        ("SIZES=($(seq 2 6 8))\nEP=${SIZES[1]}", 8),
+        ("for x in ; do EP=4; done\nEP=${EP:-8}", 8),
+        ("N=2\nset_ep() { EP=$1; }\nset_ep $((4*$N))", 8),
+    ],
+)
+def test_lists_that_the_shell_makes(before: str, expected: int) -> None:
+    """Here-strings, braces and counted sequences are what the shell makes of them."""
+    reading = only(f"{before}\ntorchrun pretrain_gpt.py --bf16 --expert-model-parallel-size $EP\n")
+    assert values(reading)[EP] == expected
+
+
+def test_braces_in_quotes_and_in_assignments_stay() -> None:
+    """Only a bare word of a command is several."""
+    text = "X={a,b}\ntorchrun pretrain_gpt.py --bf16 --save \"$X\" --load '{c,d}' --data-path p{1,2}\n"
+    assert values(only(text)) == {
+        "model.bf16": True,
+        "args.save": "{a,b}",
+        "args.load": "{c,d}",
+        "args.data_path": ["p1", "p2"],
+    }
+
+
+def test_a_word_that_the_grammar_cuts_is_one() -> None:
+    """Behind `*$` it loses the name of the variable."""
+    text = "N=2\nM=1\nA=(--moe-layer-freq [0]*$N+[1]*$M)\ntorchrun pretrain_gpt.py --bf16 ${A[@]}\n"
+    assert values(only(text)) == {"model.bf16": True, "model.moe_layer_freq": [0, 0, 1]}
+    assert not only("torchrun pretrain_gpt.py --bf16 --{$X,y}\n").complete
+
+
+def test_a_blank_before_a_continued_reference_stays() -> None:
+    """The grammar hands it to the expansion; the words must not grow together."""
+    options = 'TP=2\nR="--bf16"\nO=" \\\n --tensor-model-parallel-size $TP \\\n $R"\n'
+    text = f"{options}torchrun pretrain_gpt.py --num-layers 4 $O\n"
+    assert values(only(text)) == {"model.num_layers": 4, TP: 2, "model.bf16": True}
+
+
+# What is not followed
+
+
+@pytest.mark.parametrize(
+    ("loop", "shown"),
+    [
+        ('while [ $# -gt 0 ]; do case "$1" in --full) EXTRA=x; B+=(y);; esac; shift; done', "while [ $# -gt 0 ]"),
+        ('for a in "$@"; do EXTRA=x; B=y; done', 'for a in "$@"'),
+        ("for a; do EXTRA=x; B=y; done", "for a"),
+        ("while getopts f o; do EXTRA=x; B=y; done", "while getopts f o"),
+    ],
+)
+def test_a_loop_over_the_scripts_arguments_is_named(loop: str, shown: str) -> None:
+    """It does nothing without arguments; what it could set is said."""
+    reading = only(f'EXTRA="--moe-grouped-gemm"\n{loop}\ntorchrun pretrain_gpt.py --bf16 $EXTRA\n')
+    assert values(reading) == {"model.bf16": True, "model.moe_grouped_gemm": True}
+    assert reading.complete
+    assert [(o.kind, o.line, o.text) for o in reading.omissions] == [("not read", 2, shown)]
+    assert reading.omissions[0].why.endswith("(it could set `EXTRA`, `B`)")
+
+
+def test_flags_behind_a_comment_reach_no_program() -> None:
+    """Bash ends the command at the comment; the line after it would be a command of its own."""
+    reading = only("torchrun pretrain_gpt.py \\\n  --bf16 \\\n  # --swiglu \\\n  --num-layers 4\n")
+    assert values(reading) == {"model.bf16": True}
+    told = "these flags reach no program: bash ends the command before them at a comment or a line without `\\`"
+    assert why(reading) == [("not read", 4, told)]
+
+
+def test_a_printed_runtime_environment_is_unknown() -> None:
+    """Every variable that rules judge may be in it."""
+    text = "export CUDA_DEVICE_MAX_CONNECTIONS=1\nENV=$(python - <<EOF\nprint(1)\nEOF\n)\n"
+    reading = only(text + 'ray job submit --runtime-env-json="$ENV" -- python3 train.py --bf16 --num-layers 4\n')
+    assert values(reading)["env.CUDA_DEVICE_MAX_CONNECTIONS"] is UNKNOWN
+    assert [(o.kind, o.line) for o in reading.omissions] == [("not read", 6)]
+
+
+# Which model a program builds
+
+
+@pytest.mark.parametrize(
+    ("command", "provider"),
+    [
+        ("pretrain_gpt.py", None),
+        ("examples/pretrain_mamba.py", "MambaModel"),
+        ("pretrain_hybrid.py", "HybridModel"),
+        ("pretrain_bert.py", "BertModel"),
+        ("pretrain_t5.py", "T5Model"),
+        ("pretrain_vlm.py", "LLaVAModel"),
+        ("pretrain_gpt.py --spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec", "mamba_stack_spec"),
+        ("pretrain_gpt.py --spec local", None),
+    ],
+)
+def test_the_program_says_which_model_it_builds(command: str, provider: str | None) -> None:
+    """Only what is no GPT model is recorded."""
+    assert values(only(f"torchrun {command} --bf16 --num-layers 4\n")).get("model.provider") == provider
+
+
+def test_only_megatrons_own_programs_are_strict() -> None:
+    """A wrapper's parser may take what Megatron-LM's refuses."""
+    flags = "--bf16 --overlap_moe_expert_parallel_comm --num_experts 8"
+    assert [o.kind for o in only(f"torchrun pretrain_gpt.py {flags}\n").omissions] == ["not allowed", "not allowed"]
+    assert only(f"python3 train.py {flags}\n").omissions == []
 
 
 # How options are collected
@@ -339,10 +494,22 @@ def test_the_span_is_where_the_literal_stands(text: str, path: str, literal: str
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("A=1\nB='x\nC=2\n", "run.sh:2: the quote opened here is never closed"),
-        ('A=1\necho "x\n', "run.sh:2: the quote opened here is never closed"),
-        ("A=xxxxxxxx\n" + 'A="$A$A"\n' * 40, "run.sh: too large: its variables expand to more than 2000000 characters"),
-        ("(" * 500 + ")" * 500, "run.sh: nested deeper than 150 levels; is this a shell script?"),
+        (
+            "A=1\nB='x\nC=2\n",
+            f"run.sh:2: the quote opened here is never closed; {MEND}",
+        ),
+        (
+            'A=1\necho "x\n',
+            f"run.sh:2: the quote opened here is never closed; {MEND}",
+        ),
+        (
+            "A=xxxxxxxx\n" + 'A="$A$A"\n' * 40,
+            f"run.sh: too large: its variables expand to more than 2000000 characters; {CUT_DOWN}",
+        ),
+        (
+            "(" * 500 + ")" * 500,
+            f"run.sh: nested deeper than 150 levels; if this is a shell script, {CUT_DOWN}",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(text: str, message: str) -> None:

@@ -57,7 +57,7 @@ def test_flags_of_a_functional_test():
     assert omissions(reading) == [
         ("not resolved", 10, "model.expert_model_parallel_size"),
         ("not resolved", 11, "model.tensor_model_parallel_size"),
-        ("unknown name", 13, None),
+        ("not allowed", 13, None),
         ("not read", 17, None),
     ]
     assert (reading.framework, reading.complete) == ("megatron-lm", True)

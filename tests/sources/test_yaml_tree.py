@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ep_overlap_mcp.settings.setting import UNKNOWN
 from ep_overlap_mcp.sources.json_tree import json_tree
-from ep_overlap_mcp.sources.reading import UnreadableError
+from ep_overlap_mcp.sources.reading import MEND, UnreadableError
 from ep_overlap_mcp.sources.tree import Items, Leaf, Table, plain
 from ep_overlap_mcp.sources.yaml_tree import yaml_trees
 
@@ -66,7 +66,11 @@ def test_unquoted_templates_and_custom_tags_are_unknown():
     [
         ("a: [1\nb: 2\n", "line 2"),
         ("a: 1\n\tb: 2\n", "line 2"),
-        ("a: *missing\n", "alias"),
+        ("a: *missing\n", r"line 1: alias `\*missing` has no anchor before it; define `&missing` above it"),
+        (
+            "a: &a [*a]\n",
+            r"line 1: alias `\*a` refers to itself: it stands inside its own anchor `&a`; write the value out",
+        ),
         ("[" * 10_000, "line 1"),
         ("x: " + "{a: " * 100 + "1" + "}" * 100, "nested deeper"),
     ],
@@ -133,4 +137,4 @@ def test_json_errors_name_their_line():
     """The line of the mistake, and what is missing there."""
     with pytest.raises(UnreadableError) as caught:
         json_tree('{\n  "a": 1,\n  "b" 2\n}', "f.json")
-    assert str(caught.value) == "f.json: not valid JSON at line 3: `:` is missing"
+    assert str(caught.value) == f"f.json: not valid JSON at line 3: `:` is missing; {MEND}"

@@ -73,6 +73,7 @@ SCHEDULE = (
     hints("_communicate_shapes", "NVIDIA/Megatron-LM#5100", "pipeline-shape-exchange-deadlock", stops=False),
     says("find attribute build_schedule_plan", "megatron/core/utils.py@d98e8a64dd:700", "no-schedule-plan"),
     says("no attribute 'build_schedule_plan'", "NVIDIA/Megatron-LM", "no-schedule-plan"),
+    says("final unwrapped model must be a GPTModel", "combined_1f1b.py (0.16.1:339)", "no-schedule-plan"),
     says("AbstractSchedulePlan", "combined_1f1b.py@d98e8a64dd:384-389", "no-schedule-plan"),
     says(
         "unexpected keyword argument 'return_schedule_plan'",

@@ -47,6 +47,18 @@ TRANSFORMER_ENGINE = (
         "megatron/core transformer_config.py (0.19.0:2765)",
         "dispatch-backward-wgrad-excludes-overlap",
     ),
+    Signature(
+        "equires T",
+        "Transformer Engine's floors in any words",
+        points_to=("transformer-engine-too-old",),
+        pattern=re.compile(r"[Rr]equires T(?:ransformer[ -]?Engine|E)\b.{0,20}>="),
+    ),
+    Signature(
+        "NCCL EP is unavailable",
+        "megatron/core token_dispatcher.py (0.19.0)",
+        points_to=("transformer-engine-too-old", "flex-package-not-importable"),
+        rules=("ncclep-needs-te-2-17",),
+    ),
     old_te("fused permutation is not available", "megatron/core transformer_config.py", "permute-fusion-needs-te"),
     old_te(
         "unexpected keyword argument 'delay_wgrad_compute'",
@@ -242,9 +254,34 @@ RULES = (
         "deepep-excludes-pad-to-capacity",
     ),
     breaks(
-        "--moe-flex-dispatcher-backend=hybridep",
-        "megatron/core token_dispatcher.py (0.16.1:1366)",
+        "Please set --moe-flex-dispatcher-backend",
+        "megatron/core token_dispatcher.py (0.16.1:1366; other words in 0.19.0)",
         "flex-backend-must-be-known",
+    ),
+    breaks(
+        "dispatcher requires TPxEP",
+        "megatron/core token_dispatcher.py (0.16.1, 0.19.0)",
+        "flex-needs-larger-expert-group",
+    ),
+    breaks(
+        "Shared expert overlap is not supported in Flex",
+        "megatron/core token_dispatcher.py (0.16.1)",
+        "shared-expert-overlap-needs-dispatcher",
+    ),
+    breaks(
+        "multi token prediction + sequence packing",
+        "megatron/core fine_grained_callables.py (0.16.1:644)",
+        "mtp-excludes-packed-sequences",
+    ),
+    breaks(
+        "with FSDP is not supported for interleaved",
+        "megatron/core combined_1f1b.py (0.19.0)",
+        "fsdp-overlap-limits",
+    ),
+    breaks(
+        "backend requires moe_expert_rank_capacity_factor",
+        "megatron/core token_dispatcher.py (0.19.0)",
+        "ncclep-needs-rank-capacity",
     ),
     breaks(
         "HybridEP is supported for GB",
@@ -260,7 +297,20 @@ RULES = (
         rules=("deepep-group-size",),
     ),
     breaks("num_sms %", "deepseek-ai/DeepEP v1.2.1 csrc/config.hpp:51,80", "deepep-sms-even"),
-    breaks("num_topk <=", "deepseek-ai/DeepEP v1.2.1 csrc/kernels", "deepep-topk-limit"),
+    Signature(
+        "num_topk <=",
+        "deepseek-ai/DeepEP v1.2.1 csrc/kernels/intranode.cu:187, internode.cu:408",
+        points_to=("config-rule-violated",),
+        pattern=re.compile(r"[Aa]ssert"),
+        rules=("deepep-topk-limit",),
+    ),
+    Signature(
+        "object has no attribute",
+        "megatron-core before a field came",
+        points_to=("config-rule-violated",),
+        pattern=re.compile(r"Config' object has no attribute '(?:overlap_|delay_wgrad|moe_|cuda_graph|ep_overlap)"),
+        rules=("setting-unknown-to-version",),
+    ),
     Signature(
         "got an unexpected keyword argument",
         "dataclasses of megatron-core and Megatron-Bridge",
