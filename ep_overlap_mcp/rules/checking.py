@@ -123,16 +123,22 @@ def _finding(outcome: Outcome, views: Sequence[View]) -> Finding:
         message=outcome.message,
         settings=[_named(s) for s in _telling(outcome.reads.values())],
         expected=outcome.expected,
-        fix=[
-            FixOption(set=dict(changes), safe=fix.safe, gives_up=fix.gives_up)
-            for fix in rule.fixes
-            for changes in list(fix.options(views[0]))[:3]
-        ],
+        fix=_fix_options(rule, views[0]),
         applies_to=", ".join(sorted({c for clause in rule.clauses if (c := _range(clause.core, clause.bridge))})),
         enforced_by=list(dict.fromkeys(outcome.layers)),
         source=list(rule.sources),
         doc=f"epo://rules/{rule.code}",
     )
+
+
+def _fix_options(rule: Rule, view: View) -> list[FixOption]:
+    """At most three of each kind; one that two kinds come to is told once, as the first has it."""
+    options: list[FixOption] = []
+    for fix in rule.fixes:
+        for changes in list(fix.options(view))[:3]:
+            if all(option.set != changes for option in options):
+                options.append(FixOption(set=dict(changes), safe=fix.safe, gives_up=fix.gives_up))
+    return options
 
 
 def _range(core: str, bridge: str) -> str:

@@ -132,13 +132,7 @@ def unset_zero_mtp() -> Fix:
 
 def no_graphs(gives_up: str = "CUDA graphs, and the launch overhead that they save") -> Fix:
     """No CUDA graphs, by whichever field asks for them."""
-
-    def options(view: View) -> Options:
-        old = [f"model.{flag}" for flag in ("enable_cuda_graph", "external_cuda_graph")]
-        asked = {path: False for path in old if view.effective[path].value is True}
-        yield asked or {"model.cuda_graph_impl": "none"}
-
-    return Fix(options, safe=False, gives_up=gives_up)
+    return Fix(lambda view: [_no_graphs(view)], safe=False, gives_up=gives_up)
 
 
 def graph_only(*modules: str) -> Fix:
@@ -156,9 +150,15 @@ def graph_without(*modules: str, adding: str | None = None) -> Fix:
         current = view.effective[path].value
         if isinstance(current, list):
             kept = [module for module in current if module not in modules]
-            yield _graph_modules(view, [*kept, *([adding] if adding and adding not in kept else [])])
+            kept += [adding] if adding and adding not in kept else []
+            yield _graph_modules(view, kept) if kept else _no_graphs(view)  # no modules would mean the whole layer
 
     return Fix(options, safe=False, gives_up=f"graphs of {', '.join(modules)}" if modules else "memory for the graph")
+
+
+def _no_graphs(view: View) -> Mapping[str, Any]:
+    old = [f"model.{flag}" for flag in ("enable_cuda_graph", "external_cuda_graph")]
+    return {path: False for path in old if view.effective[path].value is True} or {"model.cuda_graph_impl": "none"}
 
 
 def _graph_modules(view: View, modules: list[str]) -> Mapping[str, Any]:

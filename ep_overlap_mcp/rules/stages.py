@@ -48,7 +48,7 @@ _LAYOUT_FILE = "core/transformer/pipeline_parallel_layer_layout.py"
     unknown=NOTED,
     fixes=[
         Fix(lambda view: [{VPP: stages} for stages in virtual_stage_options(view)]),
-        put(virtual_pipeline_model_parallel_size=None),
+        Fix(lambda view: [{VPP: None}] if (view["model.num_layers"] % view[PP] == 0).value else []),
     ],
 )
 def layers_divide_into_stages(view: View) -> Check:

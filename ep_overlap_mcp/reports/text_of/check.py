@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.results.check import CheckResult, Finding, Undecided
 
 _MOST_GROUPS = 12
+_MOST_NOTED = 8
 
 
 def lines(result: CheckResult) -> Iterator[Line]:
@@ -23,7 +24,8 @@ def lines(result: CheckResult) -> Iterator[Line]:
     yield from undecided_lines([u for u in result.undecided if u.severity != "info"])
     noted = [u.name for u in result.undecided if u.severity == "info"]
     if noted:
-        yield Line(f"  noted, not decided: {', '.join(noted)}", "dim")
+        more = f" and {len(noted) - _MOST_NOTED} more" if len(noted) > _MOST_NOTED else ""
+        yield Line(f"  noted, not decided: {', '.join(noted[:_MOST_NOTED])}{more}", "dim")
     yield Line(_overlap_text(result))
     if result.megatron is not None:
         yield Line(_megatron_text(result), "" if result.megatron.agrees in (True, None) else "bold red")
