@@ -84,7 +84,8 @@ def _commands(page: str) -> list[tuple[str, int]]:
     return [(line.partition("  #")[0], int(line.rpartition("# exit ")[2] or 0)) for line in lines]
 
 
-PAGES = [SKILL, *sorted((TOP / "docs").glob("*.md"))]
+README = TOP / "README.md"
+PAGES = [SKILL, README, *sorted((TOP / "docs").glob("*.md"))]
 COMMANDS = [(page.name, *command) for page in PAGES for command in _commands(page.read_text(encoding="utf-8"))]
 
 
@@ -101,6 +102,15 @@ def test_the_commands_it_shows_end_as_it_says(page: str, command: str, status: i
         cwd=place, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == status, f"{page}: {command}\n{ran.stdout}{ran.stderr}"
+
+
+def test_the_readme_shows_what_its_first_command_prints() -> None:
+    """The recording in README is the answer of today."""
+    page = README.read_text(encoding="utf-8")
+    command = [sys.executable, "-m", "ep_overlap_mcp", *shlex.split(_commands(page)[0][0])[1:]]
+    printed = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False).stdout
+    (shown,) = re.findall(r"What the first of these prints:\n\n```text\n(.*?)```", page, re.DOTALL)
+    assert printed.rstrip() == shown.rstrip()
 
 
 def test_the_examples_say_what_the_tool_says() -> None:
