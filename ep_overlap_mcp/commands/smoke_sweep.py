@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.commands.common import add_question, print_results, question_of, training_environment
@@ -30,6 +31,7 @@ def add(actions: Any) -> None:
     sweep.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="wall clock of each point")
     sweep.add_argument("--ranks", type=int, metavar="N")
     sweep.add_argument("--dry-run", action="store_true", help="plan every point, start nothing")
+    sweep.add_argument("--html", metavar="PAGE", help="write a page with the speeds on one axis, anew with every point")
     sweep.add_argument("--format", choices=("text", "json"), default="text")
     sweep.set_defaults(run=run)
 
@@ -42,11 +44,13 @@ def run(options: argparse.Namespace) -> int:
     if bool(options.resume) == bool(options.files):
         raise UsageError("a sweep takes configuration files and --vary, or --resume ID")
     sweep_id = options.resume or _created(options)
-    if options.dry_run:
-        found = sweep.result(sweep_id)
-    else:
+    page = Path(options.html) if options.html else None
+    found = sweep.result(sweep_id)
+    _write_page(found, page)  # before anything starts: a page that cannot be written is known at once
+    if not options.dry_run:
         print(f"sweep {sweep_id}; go on after an interruption with --resume", file=sys.stderr)  # noqa: T201
-        found = sweep.go_on(sweep_id, _show_progress)
+        found = sweep.go_on(sweep_id, lambda so_far: _show_progress(so_far, page))
+        _write_page(found, page)
     print_results([found], options.format)
     return 0 if options.dry_run else _exit_code(found)
 
@@ -88,8 +92,23 @@ def _with_variant(options: SmokeOptions, variant: str | None) -> SmokeOptions:
     return replace(options, variants=(variant,)) if variant else options
 
 
-def _show_progress(found: SweepResult) -> None:
+def _show_progress(found: SweepResult, page: Path | None) -> None:
     print(found.summary, file=sys.stderr)  # noqa: T201
+    _write_page(found, page)
+
+
+def _write_page(found: SweepResult, page: Path | None) -> None:
+    from ep_overlap_mcp.reports.sweep_page import sweep_page
+    from ep_overlap_mcp.verbs import UsageError
+
+    if page is None:
+        return
+    try:
+        page.write_text(sweep_page(found), encoding="utf-8")
+    except OSError as problem:
+        raise UsageError(
+            f"--html: {page} cannot be written: {problem}. Give another page and --resume {found.id}"
+        ) from problem
 
 
 def _exit_code(found: SweepResult) -> int:

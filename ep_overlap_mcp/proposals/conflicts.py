@@ -36,6 +36,7 @@ SCOPES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("local", ()),
     ("full_iteration", ()),
 )
+_DELAYS = (MODEL_DELAY, BRIDGE_DELAY)  # on in every cell, be it that plain overlap is legal only without
 _UNKNOWN_TO_VERSION = "EPO801"
 _FAMILIES = "23"  # delayed wgrad and CUDA graphs
 
@@ -49,7 +50,8 @@ def conflicts(request: Request) -> ConflictsResult:
     findings = [f for f in judged.findings if f.rule[3] in _FAMILIES]
     undecided = [u for u in judged.undecided if u.rule[3] in _FAMILIES]
     plain = search(replace(request, assume="overlap"), alternatives=0).best
-    matrix = list(_matrix(request.with_settings(plain.changes, "overlap made legal") if plain else request))
+    kept = {path: value for path, value in (plain.changes if plain else {}).items() if path not in _DELAYS}
+    matrix = list(_matrix(request.with_settings(kept, "overlap made legal")))
     rows = _rows(matrix)
     return ConflictsResult(
         summary=_summary(sum(f.severity == "error" for f in findings), undecided, rows),
@@ -147,7 +149,7 @@ def _ways_out(request: Request, plain: Proposal | None) -> list[WayOut]:
 
 
 def _delays(request: Request) -> list[str]:
-    written = [p for p in (MODEL_DELAY, BRIDGE_DELAY) if p in request.as_written and request.as_written[p].value]
+    written = [p for p in _DELAYS if p in request.as_written and request.as_written[p].value]
     return written or [BRIDGE_DELAY if request.framework == "bridge" else MODEL_DELAY]
 
 

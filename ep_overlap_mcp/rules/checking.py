@@ -68,12 +68,20 @@ def outcomes_of(views: Sequence[View], rules: Mapping[str, Rule] | None = None) 
 
 
 def with_judgement(result: CheckResult, judgement: MegatronJudgement) -> CheckResult:
-    """The result with the installed Megatron's word beside it; a disagreement is said first."""
-    summary = result.summary
-    if judgement.agrees is False:
-        word = "accepts" if judgement.accepted else f"rejects ({judgement.exception} at {judgement.at})"
-        summary = f"DISAGREEMENT: the installed Megatron {word} this configuration. {summary}"
-    return result.model_copy(update={"megatron": judgement, "summary": summary})
+    """The result with the installed Megatron's word beside it; a disagreement is said first.
+
+    What the installed Megatron rejects does not start, whatever the rules say: its verdict is `invalid`.
+    """
+    judged = result.model_copy(update={"megatron": judgement})
+    if judgement.agrees is not False:
+        return judged
+    if judgement.accepted:
+        return judged.model_copy(
+            update={"summary": f"DISAGREEMENT: the installed Megatron accepts this configuration. {result.summary}"}
+        )
+    word = f"rejects this configuration ({judgement.exception} at {judgement.at})"
+    summary = f"DISAGREEMENT: the installed Megatron {word}, so it is INVALID. By the rules alone: {result.summary}"
+    return judged.model_copy(update={"verdict": "invalid", "summary": summary})
 
 
 def overlap_state(views: Sequence[View]) -> OverlapState:

@@ -37,6 +37,18 @@ def floors(result: ConflictsResult) -> dict[str, str | None]:
     return {" ".join((r.cuda_graph_impl, "+".join(r.scope))).strip(): r.allowed_from for r in result.rows}
 
 
+@pytest.mark.parametrize("delayed", ["", " --delay-wgrad-compute"])
+def test_the_matrix_has_delayed_wgrad_on_though_the_way_out_turns_it_off(delayed: str) -> None:
+    """TE graphs with delayed wgrad need 2.10 (core 0.16.1 transformer_config.py:1916-1920), asked for here or not."""
+    text = (
+        f"{LM} --overlap-moe-expert-parallel-comm --cuda-graph-impl transformer_engine --cuda-graph-scope attn{delayed}"
+    )
+    found = judged(text, "megatron-core==0.16.1,transformer-engine==2.9.0,torch==2.9.0", gpu="H100")
+    assert [f.rule for f in found.findings if f.severity == "error"] == ["EPO208"]
+    assert floors(found)["transformer_engine attn"] == "2.10.0"
+    assert floors(found)["none"] == "2.3.0"
+
+
 def test_core_looks_at_the_graph_implementation_alone() -> None:
     """Core asks for 2.10 with Transformer Engine graphs, whatever the scope; the whole layer is never allowed."""
     assert floors(judged(MOE, "megatron-core==0.18.2")) == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from stand_in_runs import plan_of, stand_in_torch
 
 from ep_overlap_mcp import smoke
 from ep_overlap_mcp.cli import main
+from ep_overlap_mcp.commands import smoke_sweep
 from ep_overlap_mcp.commands.smoke_sweep import axes_of
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.reports.text import as_text
@@ -179,3 +181,47 @@ def test_the_command_takes_files_or_a_sweep(capsys):
     """Both or none is bad usage."""
     assert main(["smoke", "sweep"]) == 2
     assert "a sweep takes configuration files and --vary, or --resume ID" in capsys.readouterr().err
+
+
+def test_the_command_writes_a_page_also_when_it_goes_on(create, tmp_path, capsys):
+    """Before the first run, with every point and at the end; `--dry-run` draws the plan."""
+    page = tmp_path / "sweep.html"
+    sweep_id = create("finish", "refuse")
+    words = ["smoke", "sweep", "--resume", sweep_id, "--html", str(page)]
+    assert main([*words, "--dry-run"]) == 0
+    assert re.findall(r'<td class="open">(\w+)</td>', page.read_text("utf-8"))[0] == "waiting"
+    assert main(words) == 1
+    drawn = page.read_text("utf-8")
+    assert re.findall(r'<td class="\w+">(done|waiting|refused)</td>', drawn) == ["done", "refused"]
+    assert "the rules say no" in drawn
+    page.unlink()
+    assert main(words) == 1
+    assert page.read_text("utf-8") == drawn
+    capsys.readouterr()
+
+
+def test_a_page_follows_the_points(create, tmp_path, monkeypatch):
+    """Whoever interrupts a sweep has a page of what had ended."""
+    page = tmp_path / "sweep.html"
+    show = smoke_sweep._show_progress
+
+    def interrupt(*found):
+        show(*found)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(smoke_sweep, "_show_progress", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        main(["smoke", "sweep", "--resume", create("finish", "fail"), "--html", str(page)])
+    assert re.findall(r'<td class="\w+">(done|waiting|failed)</td>', page.read_text("utf-8")) == ["done", "waiting"]
+
+
+def test_a_page_that_cannot_be_written_starts_nothing(create, tmp_path, capsys):
+    """Bad usage, with the way on."""
+    sweep_id = create("finish")
+    page = tmp_path / "nowhere" / "sweep.html"
+    assert main(["smoke", "sweep", "--resume", sweep_id, "--html", str(page)]) == 2
+    said = capsys.readouterr().err
+    assert f"--html: {page} cannot be written" in said
+    assert f"--resume {sweep_id}" in said
+    assert statuses(sweep.result(sweep_id)) == [("finish", "waiting")]
+    assert Store().all() == []

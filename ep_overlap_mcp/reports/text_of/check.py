@@ -74,4 +74,6 @@ def _megatron_text(result: CheckResult) -> str:
     if word is None or not word.judged:
         return f"  installed Megatron: not judged ({word.why if word else 'not asked'})"
     verdict = "accepts" if word.accepted else f"rejects: {word.exception} at {word.at}"
+    if word.accepted and word.agrees and result.verdict == "invalid":
+        return "  installed Megatron: accepts when its configuration is built; the errors above come elsewhere or later"
     return f"  installed Megatron: {verdict}; {'agrees' if word.agrees else 'DISAGREES with the rules'}"
