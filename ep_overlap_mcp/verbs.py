@@ -135,18 +135,33 @@ def analyze_profile(
     roots: Sequence[Path] | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> ProfileResult:
-    """Exposed and hidden communication of profiles, alone or against `before`; `page` is written as HTML."""
+    """Exposed and hidden communication of profiles, alone or against `before`; `page` is written as HTML.
+
+    A page in a folder that is not there is refused before the files are read.
+    """
     from ep_overlap_mcp.profiles import analyze, draw
     from ep_overlap_mcp.sources.files import allowed
 
     read = [allowed(path, roots) for path in paths]
     other = allowed(before, roots) if before else None
+    if page is not None and not page.parent.is_dir():
+        raise UsageError(f"--html: {page} cannot be written: there is no folder {page.parent}")
     result = analyze(read, compat=compat, before=other, on_progress=on_progress)
     if page is not None:
         from ep_overlap_mcp.reports.profile_page import profile_page
 
-        page.write_text(profile_page(result, draw(read, before=other)), encoding="utf-8")
+        write_page(page, profile_page(result, draw(read, before=other)))
     return result
+
+
+def write_page(page: Path, html: str) -> None:
+    """Write a page of HTML; raises UsageError where it cannot be written."""
+    try:
+        page.write_text(html, encoding="utf-8")
+    except OSError as problem:
+        raise UsageError(
+            f"--html: {page} cannot be written: {problem.strerror}; name a file in a folder that is there"
+        ) from problem
 
 
 def plan_smoke_run(question: Question, options: SmokeOptions, environment: TrainingEnvironment) -> SmokePlan:

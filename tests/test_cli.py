@@ -225,6 +225,14 @@ def test_bad_arguments_are_refused_in_a_line(run: Run, arguments: list[str], tol
     assert told in err
 
 
+def test_a_page_without_a_folder_is_refused_before_the_profile_is_read(run: Run) -> None:
+    """A long analysis must not end in a lost answer."""
+    run.write("profile.json", "no profile, which would be told next")
+    code, out, err = run("profile", "profile.json", "--html", "missing/page.html")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--html: missing/page.html cannot be written: there is no folder missing" in err
+
+
 def test_explain_names_near_rules(run: Run) -> None:
     """A misspelled rule is answered with those that look like it."""
     code, out, err = run("explain", "pipeline-needs-virtual-stage")

@@ -99,16 +99,14 @@ def _show_progress(found: SweepResult, page: Path | None) -> None:
 
 def _write_page(found: SweepResult, page: Path | None) -> None:
     from ep_overlap_mcp.reports.sweep_page import sweep_page
-    from ep_overlap_mcp.verbs import UsageError
+    from ep_overlap_mcp.verbs import UsageError, write_page
 
     if page is None:
         return
     try:
-        page.write_text(sweep_page(found), encoding="utf-8")
-    except OSError as problem:
-        raise UsageError(
-            f"--html: {page} cannot be written: {problem}. Give another page and --resume {found.id}"
-        ) from problem
+        write_page(page, sweep_page(found))
+    except UsageError as problem:
+        raise UsageError(f"{problem}, and --resume {found.id}") from problem
 
 
 def _exit_code(found: SweepResult) -> int:
