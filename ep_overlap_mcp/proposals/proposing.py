@@ -93,7 +93,7 @@ def _why_nothing(request: Request, found: Found, judge: Judge, others: Sequence[
     what = "EP overlap with delayed weight gradients" if request.assume == "overlap_delay_wgrad" else "EP overlap"
     said = {o.rule.name: o.message for o in judge.after(switched_on(request).changes)}
     why = [f"{name} ({said[name]})" if said.get(name) else name for name in found.blocked_by]
-    text = f"No change of this configuration makes {what} legal: {'; '.join(why) or 'the searched changes do not do'}."
+    text = f"None of the changes that the rules know makes {what} legal: {'; '.join(why) or 'none of them does'}."
     return text + (" Plain overlap is legal: see alternatives." if others else "")
 
 
@@ -103,7 +103,7 @@ def _next_when_blocked(found: Found, others: Sequence[Proposal]) -> str:
     if _HARDWARE & set(found.blocked_by):
         return "give the GPUs of the run (--nodes, --gpus-per-node): the sizes have no legal layout on the ones stated"
     names = ", ".join(found.blocked_by) or "the rules"
-    return f"explain_rule {names}: no setting satisfies it; another model, version or GPU would"
+    return f"explain_rule {names}; mend by hand what the message names, or take another model, version or GPU"
 
 
 def _choices(request: Request, found: Found) -> list[Proposal]:

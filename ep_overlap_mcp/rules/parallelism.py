@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.rules.engine import (
@@ -19,7 +20,7 @@ from ep_overlap_mcp.rules.engine import (
     violated_by,
 )
 from ep_overlap_mcp.rules.sources import arguments, core_config, megatron
-from ep_overlap_mcp.rules.truth import FALSE
+from ep_overlap_mcp.rules.truth import FALSE, derived
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -200,9 +201,13 @@ def sequence_divides_by_context_parallel(view: View) -> Check:
 
 
 def _fitting_ep(view: View) -> Iterable[Mapping[str, int]]:
-    """The largest smaller size that divides the experts."""
+    """The largest smaller size that divides the experts, and the ranks where their number is known."""
     experts, ep = view.effective["model.num_moe_experts"], view.effective[EP]
+    ranks = derived(
+        lambda world, *sizes: world // (math.prod(sizes) or 1), view["hardware.world_size"], view[ETP], view[PP]
+    )
     if experts.known and ep.known and experts.value and ep.value:
         fitting = [size for size in range(2, ep.value) if experts.value % size == 0]
+        fitting = [size for size in fitting if not ranks.known or not ranks.raw or ranks.raw % size == 0] or fitting
         if fitting:
             yield {EP: fitting[-1]}

@@ -376,6 +376,7 @@ def deferred_embedding_wgrad_needs_pipeline(view: View) -> Check:
     enforced=[run_time()],
     source=megatron("0.16.1", "core/num_microbatches_calculator.py", "338-346"),
     unknown=NOTED,
+    fixes=[Fix(lambda view: _whole_batches(view), safe=False, gives_up="the global batch size")],  # noqa: PLW0108
 )
 def global_batch_divides(view: View) -> Check:
     """What it checks: the global batch does not divide into whole microbatches on the data-parallel ranks.
@@ -416,6 +417,14 @@ def _useful_count(view: View) -> int:
         return 2
     chunks = vpp.value if vpp.known and vpp.value else 1
     return next((m for m in range(2 * pp, 8 * pp, pp) if 0 not in overlapped_pairs(m, pp, chunks, pp)), 0)
+
+
+def _whole_batches(view: View) -> Iterable[Mapping[str, int]]:
+    """The multiples of all ranks' microbatches nearest to the global batch, the smaller first."""
+    batch, step = view["train.global_batch_size"], view["train.micro_batch_size"] * view.data_parallel_size
+    if batch.known and step.known and batch.raw and step.raw:
+        below = batch.raw - batch.raw % step.raw
+        yield from ({"train.global_batch_size": size} for size in (below, below + step.raw) if size)
 
 
 def _larger_batch(view: View, microbatches: int) -> Iterable[Mapping[str, int]]:

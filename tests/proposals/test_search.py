@@ -208,3 +208,19 @@ def test_shared_expert_overlap_is_given_up_and_said() -> None:
         "model.moe_shared_expert_overlap": "the overlap of shared experts with the dispatch"
     }
     assert not found.best.unsafe
+
+
+def test_sizes_that_fit_neither_experts_nor_ranks_nor_batch_are_mended_together() -> None:
+    """24 ranks hold EP 8 of 32 experts, not 16; 100 samples are no whole microbatches on them, 96 are."""
+    sizes = {
+        "model.expert_model_parallel_size": 24,
+        "train.global_batch_size": 100,
+        "train.micro_batch_size": 1,
+        "hardware.nodes": 3,
+        "hardware.gpus_per_node": 8,
+        "hardware.world_size": 24,
+    }
+    assert changes_of(search(request(sizes))) == {
+        "model.expert_model_parallel_size": 8,
+        "train.global_batch_size": 96,
+    }
