@@ -5,11 +5,11 @@
 Needs root, ip and tc (iproute2). Makes a network namespace of its own, limits its loopback with tc's token
 bucket filter, and runs the smoke program in it twice: comm nodes on their own thread ("threads"), and in program
 order ("inline"), the control that cannot overlap anything. Prints a JSON line a mode and variant: the median of
-baseline / variant over interleaved pairs with a bootstrap 95 % interval. Exit 1 unless "threads" is faster
-(the whole interval above 1) and "inline" is not faster by as much.
+baseline / variant over interleaved pairs with a bootstrap 95 % interval. Exit 1 unless the overlap variant is
+measurably faster (its whole interval above 1) with "threads" and is not with "inline".
 
 Run it on an idle machine with two cores or more: the two ranks use them fully, and other work drowns the effect
-(`load` is the load average of the minute before the run).
+(`load` is the load average of the minute before the run). Two cores without native bf16 products take ten minutes.
 
 The numbers are about two CPU ranks and a slow link: no forecast for GPUs.
 """
@@ -33,7 +33,10 @@ from smoke_cpu import MODEL, smoke_run, train
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WIDE = MODEL | {"hidden_size": 512, "ffn_hidden_size": 1024, "moe_ffn_hidden_size": 1024}
+# fine-grained experts: much traffic for little arithmetic, also where bf16 products are slow (no AVX512_BF16)
+WIDE = MODEL | {
+    "hidden_size": 512, "ffn_hidden_size": 1024, "num_moe_experts": 8, "moe_router_topk": 4, "moe_ffn_hidden_size": 128,
+}  # fmt: skip
 BATCH = train(num_microbatches=6, seq_length=256)
 
 
@@ -48,8 +51,8 @@ def main() -> int:
         parser.error("network namespaces need root")
     with limited_loopback(arguments.rate) as namespace, tempfile.TemporaryDirectory() as scratch:
         lines = {mode: measure(arguments, namespace, Path(scratch) / mode, mode) for mode in ("threads", "inline")}
-    faster, control = lines["threads"]["overlap"], lines["inline"]["overlap"]
-    return 0 if faster["ci95"][0] > 1 and faster["ci95"][0] > control["ratio"] else 1
+    faster = {mode: variants["overlap"]["ci95"][0] > 1 for mode, variants in lines.items()}
+    return 0 if faster == {"threads": True, "inline": False} else 1
 
 
 @contextlib.contextmanager
@@ -76,7 +79,7 @@ def measure(arguments: argparse.Namespace, namespace: str, out: Path, mode: str)
     """One smoke run in the namespace; a line a variant."""
     out.mkdir()
     load = round(os.getloadavg()[0], 1)
-    variants = ["baseline", "overlap", "overlap_delay_wgrad"]
+    variants = ["baseline", "overlap", "overlap_delay_wgrad"] if mode == "threads" else ["baseline", "overlap"]
     request = {"model": WIDE, "train": BATCH, "mode": mode, "variants": variants, "pairs": arguments.pairs,
                "wall_limit_s": 900, "collective_timeout_s": 120}  # fmt: skip
     prefix = ("ip", "netns", "exec", namespace, "env", "GLOO_SOCKET_IFNAME=lo")
