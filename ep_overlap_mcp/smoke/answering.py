@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import Version
+
 from ep_overlap_mcp.results.smoke import (
     Plan,
     SmokeReport,
@@ -43,7 +45,7 @@ def smoke_result(run: Run, folder: RunFolder) -> SmokeResult:
     if failure is not None or worst.numerics.verdict == "changed":
         failure, worst = _with_findings(run, failure, worst)
     return SmokeResult(
-        summary=_summary(run, worst, failure),
+        summary=_summary(run, worst, failure) + _other_release(run, evidence),
         id=run.id,
         status=run.status,  # type: ignore[arg-type]  # checked by the model
         elapsed_s=round(run.elapsed_s, 1),
@@ -137,6 +139,18 @@ def _stack(run: Run, evidence: Evidence | None) -> dict[str, str | None]:
     if not isinstance(versions, dict):
         return dict(run.plan["stack"])
     return {name: version for name, version in versions.items() if version is not None}
+
+
+def _other_release(run: Run, evidence: Evidence | None) -> str:
+    """Say so where the ranks imported another Megatron-Core than the plan was made for."""
+    planned, ran = run.plan["stack"].get("megatron-core"), part(evidence, "versions", "megatron_core")
+    if not planned or not ran or Version(str(ran)).release == Version(planned).release:
+        return ""
+    where = part(evidence, "versions", "megatron_core_path")
+    return (
+        f" ATTENTION: planned for megatron-core {planned}, but the ranks imported {ran} ({where}): this says nothing"
+        f" about {planned}. Check PYTHONPATH and what the named Python starts."
+    )
 
 
 def _progress(run: Run, folder: RunFolder) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.settings.setting import Origin, Setting
@@ -69,7 +72,7 @@ def look_around(environment: TrainingEnvironment, options: SmokeOptions) -> Mach
     engine = options.engine or ("nccl-gpu" if gpus > 1 else "gloo-gpu" if gpus else "gloo-cpu")
     if engine != "gloo-cpu" and not gpus:
         raise SmokeError(f"engine {engine} needs a GPU and torch in {facts.python} has none ({facts.gpus_why})")
-    machine = _machine(facts, engine, gpus, Core(version))
+    machine = _machine(facts, _as_named(environment, facts), engine, gpus, Core(version))
     if environment.cluster is not None:
         return _of_cluster(machine, environment.cluster)
     if not environment.prefix:
@@ -77,14 +80,21 @@ def look_around(environment: TrainingEnvironment, options: SmokeOptions) -> Mach
     return replace(machine, behind=shlex.join(environment.prefix), memory_gib=facts.cpu.memory_gib)
 
 
-def _machine(facts: EnvironmentResult, engine: str, gpus: int, core: Core) -> Machine:
+def _as_named(environment: TrainingEnvironment, facts: EnvironmentResult) -> str:
+    """The Python by the path it was named by: it may be a script that sets up what the interpreter behind it lacks."""
+    elsewhere = environment.prefix or environment.cluster
+    named = environment.python if elsewhere else shutil.which(environment.python)
+    return str(Path(named).absolute()) if named and os.sep in named else facts.python
+
+
+def _machine(facts: EnvironmentResult, python: str, engine: str, gpus: int, core: Core) -> Machine:
     alone = {"gloo-cpu": min(facts.cpu.cores, MOST_CPU_RANKS), "gloo-gpu": gpus, "nccl-gpu": gpus}[engine]
     shared = alone if engine == "nccl-gpu" else max(alone, MOST_SHARED_RANKS)
     on_gpu = engine != "gloo-cpu"
     memory = [gpu.memory_gib for gpu in facts.gpus if gpu.memory_gib is not None]
     names = sorted({gpu.name for gpu in facts.gpus})
     return Machine(
-        python=facts.python,
+        python=python,
         engine=engine,
         device=f"{gpus} x {', '.join(names)}" if on_gpu else f"CPU, {facts.cpu.cores} cores",
         core=core,

@@ -117,8 +117,8 @@ def _covered(evidence: Evidence | None, asked: Asked, variant: str) -> list[tupl
     found = rows(evidence, "overlap", variant)
     if found is None or len(found) != asked.ranks:
         return None
-    by_rank = {row.get("rank"): (number(row.get("hidden_ms")), number(row.get("comm_ms"))) for row in found}
-    shares = [by_rank.get(rank, (None, None)) for rank in range(asked.ranks)]
+    by_rank = {str(row.get("rank")): (number(row.get("hidden_ms")), number(row.get("comm_ms"))) for row in found}
+    shares = [by_rank.get(str(rank), (None, None)) for rank in range(asked.ranks)]
     sound = [(h, c) for h, c in shares if h is not None and c is not None and 0 <= h <= c and c > 0]
     return sound if len(sound) == asked.ranks else None
 

@@ -220,7 +220,7 @@ def _shown(
         summary=(
             f"A smoke run of {', '.join(variants)} on {ranks} ranks ({machine.engine}, megatron-core"
             f" {machine.core.label}): {options.steps} compared steps, {options.pairs} timed pairs, at most"
-            f" {options.limit_s:g} s, about {memory_gib:.1f} GiB.{forced} Nothing was started."
+            f" {options.limit_s:g} s, about {memory_gib:.1f} GiB.{forced}"
         ),
         plan=plan,
         engine=machine.engine,

@@ -415,3 +415,16 @@ def test_every_setting_that_can_be_passed_on_is_a_field_of_the_installed_config(
     left_out = NO_CONFIG_FIELD | SETTLED | MLA_ONLY
     passed = {f.name for f in rows if f.name not in left_out and not any(_names(n, f.name) for n in NOWHERE)}
     assert passed - known == set()
+
+
+def test_the_python_that_was_named_starts_the_ranks(tmp_path, monkeypatch):
+    """Also a script that sets up the interpreter behind it, a link, and a name on the PATH; none is resolved."""
+    wrapper = tmp_path / "python-of-the-site"
+    wrapper.write_text('#!/bin/sh\nexec /opt/python "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for named in (str(wrapper), "./python-of-the-site", "python-of-the-site"):
+        environment = machine()
+        environment.python = named
+        assert smoke.plan(request_of(), environment, SmokeOptions()).python == str(wrapper)

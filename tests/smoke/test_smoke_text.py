@@ -15,9 +15,9 @@ from ep_overlap_mcp.smoke.store import Store
 RECORDED = Path(__file__).parent / "recorded"
 
 
-def done(evidence, *, status="done", cause="ended by itself"):
+def done(evidence, *, status="done", cause="ended by itself", planned="0.16.1"):
     """A run of two steps and eight pairs that left this evidence; the run and its folder."""
-    shown = plan_of().shown
+    shown = plan_of().shown.model_copy(update={"stack": {"megatron-core": planned}})
     reduced = [Reduction(setting="model.num_layers", before=48, to=2)]
     changes = {"kept": {"model.bf16": True}, "reduced": reduced, "steps": 2, "pairs": 8}
     shown = shown.model_copy(update={"plan": shown.plan.model_copy(update=changes)})
@@ -50,6 +50,13 @@ def test_a_good_run():
         "  logs: FOLDER",
         "  next: correctness holds for this reduced model; now the matched A/B on the real job decides whether it pays",
     ]
+
+
+def test_another_release_than_the_planned_one_is_said_at_once():
+    """A Python that finds another Megatron-Core once the ranks start proves nothing about the one it was asked for."""
+    first = text_of(*done("sound", planned="0.19.0")).splitlines()[0]
+    assert "ATTENTION: planned for megatron-core 0.19.0, but the ranks imported 0.16.1 (site-packages/" in first
+    assert "ATTENTION" not in text_of(*done("sound", planned="0.16.1+cu128"))
 
 
 def test_a_changed_loss_is_no_reason_to_go_on():

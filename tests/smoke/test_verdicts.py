@@ -61,6 +61,9 @@ def test_whatever_is_missing_some_answer_is_no_longer_good(path):
     assert (rest == GOOD) == bool(explains)
 
 
+JUNK = [None, "nan", [], {}, float("nan"), [None], "text", -1, True]
+
+
 @settings(max_examples=200, deadline=None)
 @drawn(st.data())
 def test_removing_evidence_never_makes_a_bad_run_good(data):
@@ -79,8 +82,15 @@ def test_no_value_that_is_not_json_as_described_makes_a_bad_run_good(data):
     """Nor does a part of another type: it is no evidence, and never an exception."""
     evidence, question = FAULTS[data.draw(st.sampled_from(sorted(FAULTS)))]
     path = data.draw(st.sampled_from(list(paths(evidence))))
-    junk = data.draw(st.sampled_from([None, "nan", [], {}, float("nan"), [None], "text", -1]))
+    junk = data.draw(st.sampled_from(JUNK))
     assert verdicts(given(evidence, junk, *path))[question] != GOOD[question]
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=repr)
+def test_a_part_of_another_type_is_never_an_exception(junk):
+    """Each single part of sound evidence in turn; what it carried is then not shown, or the answer stands."""
+    for path in paths(sound()):
+        assert all(isinstance(word, str) for word in verdicts(given(sound(), junk, *path))), path
 
 
 def _both(evidence, value, part, word):
