@@ -22,14 +22,28 @@ ANSWER_LIMIT = 64 * 2**20  # bytes of one answer with the noise before it; 10,00
 KEPT = 4_000  # bytes kept of stderr, and of noise on stdout
 GRACE_S = 2.0  # between the end of stdin and the kill
 
-# Takes a program's text from stdin, so that nothing has to be copied to a container or another host first. The
-# working directory leaves the search path: a file named like a library must not be imported by reading a
+# Takes a program and its modules from stdin, so that nothing has to be copied to a container or another host first.
+# The working directory leaves the search path: a file named like a library must not be imported by reading a
 # configuration that lies beside it.
 # The line feed ends what a start-up script may have printed without one.
-BOOTSTRAP = (
-    "import sys;sys.path[:]=[p for p in sys.path if p];i=sys.stdin.buffer;print(flush=True);"
-    "exec(compile(i.read(int(i.readline())),sys.argv.pop(1),'exec'))"
-)
+BOOTSTRAP = """
+import importlib.abc, importlib.util, json, sys
+sys.path[:] = [folder for folder in sys.path if folder]
+print(flush=True)
+sent = json.loads(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
+class Sent(importlib.abc.InspectLoader):
+    def find_spec(self, name, path=None, target=None):
+        return importlib.util.spec_from_loader(name, self) if name in sent else None
+    def is_package(self, name):
+        return any(one.startswith(name + ".") for one in sent)
+    def get_source(self, name):
+        return sent[name]
+    def get_code(self, name):
+        return compile(sent[name], name.replace(".", "/") + ".py", "exec")
+sys.meta_path.insert(0, Sent())
+exec(compile(sent.pop("__main__"), sys.argv.pop(1), "exec"))
+"""
+MODULES = {"check_with_megatron.py": "judge"}  # the package in tools/ that a program imports
 
 
 class TrainingEnvironmentError(Refusal):
@@ -75,7 +89,7 @@ class ProcessPipe:
         self._stderr = b""
         self._received = b""
         self._ids = itertools.count(1)
-        text = (bundled("tools") / program).read_bytes()
+        text = json.dumps(_texts(program)).encode()
         self._unsent = b"%d\n%b" % (len(text), text)
         self._process = self._started(command(python, program, arguments, prefix, variables), variables or {})
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -217,6 +231,17 @@ def command(
     if prefix and Path(prefix[0]).name == "ssh":
         return [*prefix, shlex.join(words)]
     return [*prefix, *words]
+
+
+def _texts(program: str) -> dict[str, str]:
+    """The program as `__main__`, and its modules by name."""
+    tools = bundled("tools")
+    texts = {"__main__": (tools / program).read_text(encoding="utf-8")}
+    package = MODULES.get(program)
+    for path in sorted((tools / package).glob("*.py")) if package else ():
+        name = package if path.stem == "__init__" else f"{package}.{path.stem}"
+        texts[str(name)] = path.read_text(encoding="utf-8")
+    return texts
 
 
 def _remedy(code: int | None, prefix: tuple[str, ...]) -> str:

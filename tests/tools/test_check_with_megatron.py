@@ -391,7 +391,7 @@ def test_what_was_not_foreseen_is_an_error(small):
     """This program's own failure is never taken for Megatron's verdict; it is told with the line, for a report."""
     settings = {"hardware.world_size": "many", "comm_overlap.tp_comm_overlap": False}
     result, code = answer({"framework": "bridge", "settings": settings}, python_path=small)
-    assert (code, result["error"].startswith("check_with_megatron.py failed at line ")) == (2, True)
+    assert (code, result["error"].startswith("check_with_megatron.py failed at bridge.py:")) == (2, True)
 
 
 BAD = [

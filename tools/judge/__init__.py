@@ -1,0 +1,1 @@
+"""The installed Megatron's own classes and functions as judges of a configuration."""
