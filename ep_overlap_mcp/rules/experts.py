@@ -47,7 +47,7 @@ def capacity_needs_aux_loss(view: View, balanced: tuple[str, ...]) -> Check:
     return violated_by(
         [
             (
-                view.requested(CAPACITY).is_set & types.test(lambda given: not set(_listed(given)) <= set(balanced)),
+                view.requested(CAPACITY).is_set & types.test(lambda given: not set(listed(given)) <= set(balanced)),
                 f"`moe_expert_capacity_factor` is set with load balancing {types}; it works with {', '.join(balanced)}",
             ),
             (
@@ -164,8 +164,8 @@ def one_coefficient_a_balancing_loss(view: View) -> Check:
     Fix: give one coefficient for each type.
     """
     types, coefficients = view[BALANCING], view["model.moe_aux_loss_coeff"]
-    several = types.test(lambda given: len(_listed(given)) > 1)
-    numbers = derived(lambda t, c: len(_listed(t)) - len(_listed(c)), types, coefficients)
+    several = types.test(lambda given: len(listed(given)) > 1)
+    numbers = derived(lambda t, c: len(listed(t)) - len(listed(c)), types, coefficients)
     return violated(
         several & (numbers != 0),
         f"load balancing is {types} and `moe_aux_loss_coeff` is {coefficients}; each type needs its coefficient",
@@ -262,7 +262,7 @@ def top_1_needs_pre_softmax(view: View) -> Check:
         (view["model.moe_router_topk"] == 1)
         & (view["model.moe_router_score_function"] == "softmax")
         & view["model.moe_router_pre_softmax"].off
-        & view[BALANCING].test(lambda given: _listed(given) != ["sinkhorn"]),
+        & view[BALANCING].test(lambda given: listed(given) != ["sinkhorn"]),
         "`moe_router_topk` is 1 with a softmax after the choice, which gives the router no gradient",
         expected="moe_router_pre_softmax = true",
     )
@@ -333,7 +333,7 @@ def paged_stash_needs_rank_capacity(view: View, stashed: tuple[str, ...]) -> Che
                 "`moe_paged_stash` needs `moe_expert_rank_capacity_factor`",
             ),
             (
-                offloaded.test(lambda given: bool(set(stashed) & set(_listed(given)))),
+                offloaded.test(lambda given: bool(set(stashed) & set(listed(given)))),
                 f"`offload_modules` {offloaded} holds what the stash keeps already",
             ),
         ],
@@ -342,7 +342,7 @@ def paged_stash_needs_rank_capacity(view: View, stashed: tuple[str, ...]) -> Che
     )
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
     """A list as it is, one value as a list of one, unset as empty."""
     return value if isinstance(value, list) else [] if value is None else [value]
 

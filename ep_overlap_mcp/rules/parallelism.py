@@ -1,4 +1,4 @@
-"""EPO510, 511, 513, 514, 526, 531: how ranks, experts, heads and sequences divide."""
+"""EPO510, 511, 513, 514, 526, 531, 540: how ranks, experts, heads and sequences divide."""
 
 from __future__ import annotations
 
@@ -197,6 +197,32 @@ def sequence_divides_by_context_parallel(view: View) -> Check:
         (cp > 1) & (length % (cp * 2) > 0),
         f"sequence length {length} is no multiple of 2 x context parallel size {cp}",
         expected="seq_length % (2 * context_parallel_size) = 0",
+    )
+
+
+@rule(
+    "EPO540",
+    "context-parallel-needs-te",
+    ERROR,
+    enforced=[run_time()],
+    source=megatron("0.16.1", "core/transformer/dot_product_attention.py", "57-59"),
+    unknown=NOTED,
+)
+def context_parallel_needs_te(view: View) -> Check:
+    """What it checks: context parallelism without Transformer Engine.
+
+    Why: only Transformer Engine's attention exchanges the slices of a sequence; the local one asserts it when the
+    model is built.
+
+    Example: `--context-parallel-size 2` in an environment without Transformer Engine
+
+    Fix: install Transformer Engine.
+    """
+    cp = view[CP]
+    return violated(
+        (cp > 1) & view.te.absent,
+        f"context parallel size is {cp} and Transformer Engine is not installed",
+        expected="Transformer Engine installed",
     )
 
 

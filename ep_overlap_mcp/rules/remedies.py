@@ -29,6 +29,17 @@ def drop_shared_expert_overlap() -> Fix:
     return Fix(lambda _view: [changes], safe=True, gives_up="the overlap of shared experts with the dispatch")
 
 
+def unfuse_bias_activation() -> Fix:
+    """Bias and activation one after the other; Megatron-LM has a flag for each kernel and writes the field from it."""
+
+    def options(view: View) -> Options:
+        kernel = "swiglu" if view.effective.value("args.swiglu") is True else "gelu"
+        field = f"args.bias_{kernel}_fusion" if view.framework == "megatron-lm" else "model.bias_activation_fusion"
+        yield {field: False}
+
+    return Fix(options)
+
+
 def spread_experts() -> Fix:
     """Expert-parallel sizes that divide the experts and the GPUs, small ones first; one that does not, if none does."""
 

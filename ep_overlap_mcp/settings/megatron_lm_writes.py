@@ -1,7 +1,7 @@
 """What Megatron-LM's argument handling writes before core sees the configuration.
 
-Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py:430-456, 500-560, 573-590, 910-914, 1243-1246,
-1326 and `core_transformer_config_from_args`; the same logic at core_v0.14.0 to main.
+Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py:430-456, 500-560, 573-590, 910-914, 965-966,
+1243-1246, 1326, 1332-1345 and `core_transformer_config_from_args`; the same logic at core_v0.14.0 to main.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def megatron_lm_writes(settings: Effective) -> None:
         settings.write("model.recompute_granularity", "selective", "--recompute-activations")
     if settings.value("args.use_rotary_position_embeddings") is True:
         settings.write("model.position_embedding_type", "rope", "--use-rotary-position-embeddings")
+    _activation(settings)
     _virtual_stages(settings)
     _point_to_point(settings)
     if settings.value("model.num_moe_experts") == 0:
@@ -40,6 +41,26 @@ def megatron_lm_writes(settings: Effective) -> None:
         settings.write("rng.te_rng_tracker", value=True, why="turned on for CUDA graphs")
     delay = settings["model.delay_wgrad_compute"]
     settings.write("ddp.delay_wgrad_compute", delay.value, "--delay-wgrad-compute", *delay.needs)
+
+
+def _activation(settings: Effective) -> None:
+    """Flags name the activation and each has its own fused kernel; gelu's needs a bias."""
+    flags = {name: settings[f"args.{name}"] for name in ("squared_relu", "quick_geglu", "swiglu")}
+    if not any(flag.written for flag in flags.values()):
+        return
+    needs = frozenset[str]().union(*(flag.needs for flag in flags.values()))
+    names = {"squared_relu": "squared_relu", "quick_geglu": "quick_gelu", "swiglu": "silu"}
+    chosen = next((name for name, flag in flags.items() if flag.value is True), None)
+    gated = chosen in ("quick_geglu", "swiglu")
+    if chosen == "swiglu":
+        fused = settings.value("args.bias_swiglu_fusion") is not False
+    else:
+        biased = settings.value("model.add_bias_linear") is not False
+        fused = biased and settings.value("args.bias_gelu_fusion") is not False
+    why = f"--{(chosen or 'swiglu').replace('_', '-')}"
+    settings.write("model.activation_func", names.get(chosen or "", "gelu"), why, *needs)
+    settings.write("model.gated_linear_unit", gated, why, *needs)
+    settings.write("model.bias_activation_fusion", fused, why, *needs)
 
 
 def _cpu_offloading(settings: Effective) -> None:

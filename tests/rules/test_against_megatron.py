@@ -114,6 +114,7 @@ NEVER_ALONE = {
     "fp8-recompute-needs-te-2-6": _WITHOUT_TE,
     "one-quantised-format": _WITHOUT_TE,
     "permute-fusion-needs-te": _WITHOUT_TE,
+    "symmetric-all-reduce-needs-te-2-3": _WITHOUT_TE,
     "te-graph-with-delayed-wgrad-needs-te-2-10": _WITHOUT_TE,
     "no-full-recompute": "full recompute needs a method or a number of layers, which rules of their own reject",
     "inference-graph-scope-needs-0-17": "the judge does not know that module's name before 0.17",

@@ -32,7 +32,42 @@ TWO_NODES = {"expert_model_parallel_size": 16, "seq_length": 8192, "train.micro_
 
 Case = tuple[str, dict[str, Any], dict[str, Any]]
 
+EXPERTS = {"num_moe_experts": 8}
 VIOLATED: list[Case] = [
+    (
+        "shared-experts-exclude-bias",
+        {**EXPERTS, "moe_shared_expert_intermediate_size": 512, "add_bias_linear": True},
+        {},
+    ),
+    ("shared-experts-exclude-bias", {**EXPERTS, "moe_shared_expert_intermediate_size": 512}, {}),
+    ("grouped-experts-exclude-fused-bias", {**EXPERTS, "moe_grouped_gemm": True}, {"stack": "megatron-lm==0.16.1"}),
+    ("grouped-experts-exclude-fused-bias", {**EXPERTS, "moe_grouped_gemm": True}, {"stack": "megatron-core==0.14.0"}),
+    (
+        "legacy-grouped-experts-limits",
+        {**EXPERTS, "moe_grouped_gemm": True, "moe_use_legacy_grouped_gemm": True, "add_bias_linear": True},
+        {},
+    ),
+    (
+        "legacy-grouped-experts-limits",
+        {**EXPERTS, "moe_grouped_gemm": True, "add_bias_linear": False, "moe_latent_size": 64},
+        {"stack": "megatron-core==0.16.1,transformer-engine==none"},
+    ),
+    (
+        "sinkhorn-excludes-aux-loss",
+        {**EXPERTS, "moe_router_load_balancing_type": "sinkhorn", "moe_aux_loss_coeff": 0.01},
+        {},
+    ),
+    (
+        "latent-experts-need-te",
+        {**EXPERTS, "moe_latent_size": 64},
+        {"stack": "megatron-core==0.16.1,transformer-engine==none"},
+    ),
+    (
+        "topk-fits-routing-groups",
+        {"num_moe_experts": 8, "moe_router_num_groups": 4, "moe_router_group_topk": 1, "moe_router_topk": 4},
+        {},
+    ),
+    ("single-grouped-parameters-limits", {"moe_single_grouped_weight": True}, {"stack": "megatron-core==0.19.0"}),
     ("deepep-flag-needs-flex", {"moe_enable_deepep": True, "moe_token_dispatcher_type": "alltoall"}, {}),
     ("one-flex-backend", {**HYBRIDEP, "moe_enable_deepep": True}, {}),
     ("one-flex-backend", {**NCCLEP, "moe_enable_deepep": True}, {"stack": "megatron-core==0.19.0"}),
@@ -160,6 +195,55 @@ VIOLATED: list[Case] = [
 ]
 
 SILENT: list[Case] = [
+    (
+        "shared-experts-exclude-bias",
+        {**EXPERTS, "moe_shared_expert_intermediate_size": 512, "add_bias_linear": False},
+        {},
+    ),
+    ("shared-experts-exclude-bias", {**EXPERTS, "add_bias_linear": True}, {}),
+    ("grouped-experts-exclude-fused-bias", {**EXPERTS, "moe_grouped_gemm": True, "add_bias_linear": True}, {}),
+    (
+        "grouped-experts-exclude-fused-bias",
+        {**EXPERTS, "moe_grouped_gemm": True, "add_bias_linear": False, "bias_dropout_fusion": True},
+        {},
+    ),
+    (
+        "legacy-grouped-experts-limits",
+        {
+            **EXPERTS,
+            "moe_grouped_gemm": True,
+            "moe_use_legacy_grouped_gemm": True,
+            "add_bias_linear": False,
+            "bf16": True,
+        },
+        {},
+    ),
+    (
+        "sinkhorn-excludes-aux-loss",
+        {**EXPERTS, "moe_router_load_balancing_type": "sinkhorn", "moe_aux_loss_coeff": 0.0},
+        {},
+    ),
+    (
+        "sinkhorn-excludes-aux-loss",
+        {**EXPERTS, "moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 0.01},
+        {},
+    ),
+    (
+        "latent-experts-need-te",
+        {**EXPERTS, "moe_latent_size": 64},
+        {"stack": "megatron-core==0.16.1,transformer-engine==2.9.0"},
+    ),
+    (
+        "topk-fits-routing-groups",
+        {"num_moe_experts": 8, "moe_router_num_groups": 4, "moe_router_group_topk": 2, "moe_router_topk": 4},
+        {},
+    ),
+    ("topk-fits-routing-groups", {"num_moe_experts": 8, "moe_router_topk": 4}, {}),
+    (
+        "single-grouped-parameters-limits",
+        {"moe_single_grouped_weight": True, "moe_grouped_gemm": True, "use_transformer_engine_op_fuser": True},
+        {"stack": "megatron-core==0.19.0,transformer-engine==2.14.0"},
+    ),
     ("deepep-flag-needs-flex", {**FLEX, "moe_enable_deepep": True}, {}),
     ("one-flex-backend", {**DEEPEP, "moe_enable_deepep": True}, {}),
     ("flex-backend-must-be-known", FLEX, {}),
@@ -297,6 +381,43 @@ SILENT: list[Case] = [
 ]
 
 UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
+    (
+        "shared-experts-exclude-bias",
+        {**EXPERTS, "moe_shared_expert_intermediate_size": 512, "add_bias_linear": ...},
+        {},
+        {"model.add_bias_linear"},
+    ),
+    (
+        "grouped-experts-exclude-fused-bias",
+        {**EXPERTS, "moe_grouped_gemm": True, "bias_dropout_fusion": ..., "add_bias_linear": True},
+        {},
+        {"model.bias_dropout_fusion"},
+    ),
+    (
+        "legacy-grouped-experts-limits",
+        {**EXPERTS, "moe_grouped_gemm": True, "moe_use_legacy_grouped_gemm": ..., "add_bias_linear": True},
+        {"stack": "megatron-core==0.16.1,transformer-engine==2.9.0"},
+        {"model.moe_use_legacy_grouped_gemm"},
+    ),
+    (
+        "sinkhorn-excludes-aux-loss",
+        {**EXPERTS, "moe_router_load_balancing_type": "sinkhorn", "moe_aux_loss_coeff": ...},
+        {},
+        {"model.moe_aux_loss_coeff"},
+    ),
+    ("latent-experts-need-te", {**EXPERTS, "moe_latent_size": 64}, {}, {"runtime.transformer_engine"}),
+    (
+        "topk-fits-routing-groups",
+        {"num_moe_experts": 8, "moe_router_num_groups": 4, "moe_router_group_topk": 1, "moe_router_topk": ...},
+        {},
+        {"model.moe_router_topk"},
+    ),
+    (
+        "single-grouped-parameters-limits",
+        {"moe_single_grouped_weight": True, "moe_grouped_gemm": True, "use_transformer_engine_op_fuser": True},
+        {"stack": "megatron-core==0.19.0"},
+        {"runtime.transformer_engine"},
+    ),
     (
         "deepep-flag-needs-flex",
         {"moe_enable_deepep": True, "moe_token_dispatcher_type": ...},

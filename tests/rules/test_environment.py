@@ -30,6 +30,11 @@ OFFLOAD = {"fine_grained_activation_offloading": True, "offload_modules": ["core
 LM = "megatron-lm==0.16.1"
 
 VIOLATED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "per-token-loss-excludes-average-in-collective",
+        {"calculate_per_token_loss": True, "ddp.average_in_collective": True},
+        {},
+    ),
     ("torch-at-least-2-6", ON, {"stack": "megatron-core==0.16.1,torch==2.5.1"}),
     ("deepep-needs-supported-gpu", DEEPEP, {"gpu": "GB200"}),
     ("deepep-needs-supported-gpu", FLEX, {"gpu": "GB200", "stack": LM}),
@@ -71,6 +76,11 @@ VIOLATED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 SILENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "per-token-loss-excludes-average-in-collective",
+        {"calculate_per_token_loss": False, "ddp.average_in_collective": True},
+        {},
+    ),
     ("torch-at-least-2-6", ON, {"stack": "megatron-core==0.16.1,torch==2.6.0"}),
     ("deepep-needs-supported-gpu", DEEPEP, {"gpu": "H100"}),
     ("deepep-needs-supported-gpu", DEEPEP, {"gpu": "NVIDIA B300 SXM6 AC", "stack": "megatron-bridge==0.4.2"}),
@@ -100,6 +110,12 @@ SILENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
+    (
+        "per-token-loss-excludes-average-in-collective",
+        {"calculate_per_token_loss": ..., "ddp.average_in_collective": True},
+        {},
+        {"model.calculate_per_token_loss"},
+    ),
     ("torch-at-least-2-6", ON, {}, {"runtime.torch"}),
     ("deepep-needs-supported-gpu", DEEPEP, {}, {"hardware.gpu"}),
     ("hybridep-needs-supported-gpu", HYBRIDEP, {"gpu": "Moore Threads"}, {"hardware.gpu"}),

@@ -15,6 +15,67 @@ BRIDGE = "megatron-bridge==0.4.2"
 
 # rule, stack, changes that violate it, changes that do not, a setting that leaves it open
 CASES = [
+    (
+        "bias-activation-fusion-fits",
+        "megatron-lm==0.16.1",
+        {"args.squared_relu": True, "add_bias_linear": True},
+        {"args.squared_relu": True, "add_bias_linear": False},
+        None,
+    ),
+    (
+        "bias-activation-fusion-fits",
+        "",
+        {"bias_activation_fusion": True, "activation_func": "torch.nn.functional.relu"},
+        {"bias_activation_fusion": True, "activation_func": "torch.nn.functional.silu"},
+        "bias_activation_fusion",
+    ),
+    (
+        "te-activation-known",
+        "",
+        {"use_te_activation_func": True, "activation_func": "squared_relu"},
+        {"use_te_activation_func": True},
+        None,
+    ),
+    (
+        "fp8-activation-input-needs-swiglu",
+        "",
+        {"activation_func_fp8_input_store": True},
+        {"activation_func_fp8_input_store": True, "activation_func": "silu", "gated_linear_unit": True},
+        "activation_func_fp8_input_store",
+    ),
+    (
+        "fused-residual-norm-needs-rmsnorm",
+        "megatron-core==0.19.0",
+        {"fused_residual_rmsnorm": True},
+        {"fused_residual_rmsnorm": True, "normalization": "RMSNorm"},
+        "fused_residual_rmsnorm",
+    ),
+    (
+        "symmetric-all-reduce-needs-te-2-3",
+        "megatron-core==0.16.1,transformer-engine==2.2.0",
+        {"symmetric_ar_type": "two_shot"},
+        {},
+        "symmetric_ar_type",
+    ),
+    (
+        "inference-options-need-their-implementation",
+        "",
+        {"inference_fuse_tp_communication": True},
+        {},
+        "inference_fuse_tp_communication",
+    ),
+    (
+        "inference-layers-limits",
+        "megatron-core==0.19.0",
+        {"transformer_impl": "inference_optimized"},
+        {
+            "transformer_impl": "inference_optimized",
+            "normalization": "RMSNorm",
+            "add_bias_linear": False,
+            "moe_router_dtype": "fp32",
+        },
+        "transformer_impl",
+    ),
     ("needs-expert-parallelism", "", {"expert_model_parallel_size": 1}, {}, "expert_model_parallel_size"),
     ("needs-experts", "", {"num_moe_experts": None}, {}, "num_moe_experts"),
     ("dispatcher-alltoall-or-flex", "", {"moe_token_dispatcher_type": "allgather"}, {}, "moe_token_dispatcher_type"),

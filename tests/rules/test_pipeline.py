@@ -32,6 +32,11 @@ UNEVEN = {"num_layers": 9, "pipeline_model_parallel_size": 4, "num_layers_in_fir
 BATCH = {"train.micro_batch_size": 1, "hardware.world_size": 32}
 
 VIOLATED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "context-parallel-needs-te",
+        {"context_parallel_size": 2},
+        {"stack": "megatron-core==0.16.1,transformer-engine==none"},
+    ),
     ("virtual-stages-need-pipeline", {"virtual_pipeline_model_parallel_size": 2}, {}),
     ("single-virtual-stage", {**INTERLEAVED, "virtual_pipeline_model_parallel_size": 1}, {}),
     ("layers-divide-into-stages", {"num_layers": 9, "pipeline_model_parallel_size": 2}, {}),
@@ -138,6 +143,11 @@ VIOLATED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 SILENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "context-parallel-needs-te",
+        {"context_parallel_size": 2},
+        {"stack": "megatron-core==0.16.1,transformer-engine==2.9.0"},
+    ),
     ("virtual-stages-need-pipeline", INTERLEAVED, {}),
     ("single-virtual-stage", INTERLEAVED, {}),
     ("layers-divide-into-stages", INTERLEAVED, {}),
@@ -244,6 +254,7 @@ PP, VPP = "model.pipeline_model_parallel_size", "model.virtual_pipeline_model_pa
 LM = {"stack": "megatron-lm==0.16.1"}
 
 UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
+    ("context-parallel-needs-te", {"context_parallel_size": 2}, {}, {"runtime.transformer_engine"}),
     ("virtual-stages-need-pipeline", {VPP: 2, PP: ...}, {}, {PP}),
     ("single-virtual-stage", {**INTERLEAVED, VPP: ...}, {}, {VPP}),
     ("layers-divide-into-stages", {"num_layers": ..., PP: 2}, {}, {"model.num_layers"}),

@@ -17,7 +17,7 @@ ACTIVATIONS = {
     "silu": "torch.nn.functional",
     "relu": "torch.nn.functional",
     "squared_relu": "megatron.core.activations",
-    "quick_gelu": "megatron.core.activations",
+    "quick_gelu": "megatron.core.fusions.fused_bias_geglu",  # another of that name is not the one that is validated
     "fast_gelu": "megatron.core.activations",
 }
 
@@ -78,7 +78,10 @@ def function(name: str, value: Any) -> Any:
     last = str(value).rpartition(".")[2]
     if name != "activation_func" or last not in ACTIVATIONS:
         raise LeftOut(f"{value!r} stands for a function that text does not carry")
-    return getattr(importlib.import_module(ACTIVATIONS[last]), last)
+    found = getattr(importlib.import_module(ACTIVATIONS[last]), last, None)
+    if found is None:
+        raise LeftOut(f"this Megatron has no {last} that it validates")
+    return found
 
 
 def member(members: Any, value: Any) -> Any:

@@ -149,10 +149,13 @@ def _dtype(name: str) -> torch.dtype:
 
 def _activation(name: str) -> Any:
     from megatron.core import activations
+    from megatron.core.fusions import fused_bias_geglu
     from torch.nn import functional
 
     bare = name.rpartition(".")[2]
-    function = getattr(functional, bare, None) or getattr(activations, bare, None)
+    # quick_gelu stands in both of Megatron's modules; the one of the fused kernels is the one it knows again
+    places = (functional, fused_bias_geglu, activations)
+    function = next((getattr(place, bare) for place in places if hasattr(place, bare)), None)
     if function is None:
         raise RequestError(f"model.activation_func: `{name}` is neither in torch.nn.functional nor megatron.core")
     return function
