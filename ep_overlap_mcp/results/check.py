@@ -90,7 +90,10 @@ class OverlapState(Record):
 
 
 class MegatronJudgement(Record):
-    """What the installed Megatron itself said, and whether the rules agree with it."""
+    """What the installed Megatron itself said, and whether the rules agree with it.
+
+    `stand_ins` names the packages and settings that it needs and that an empty package or a small value stood in for.
+    """
 
     judged: bool
     accepted: bool | None
@@ -99,6 +102,7 @@ class MegatronJudgement(Record):
     agrees: bool | None = None
     why: str | None = None
     versions: dict[str, str | None] = Field(default_factory=dict)
+    stand_ins: list[str] = Field(default_factory=list)
 
 
 class CheckResult(Result):

@@ -21,21 +21,33 @@ _JUDGED_OBJECTS = ("model", "comm_overlap", "ddp", "optimizer", "train")
 def judge_request(request: Request, result: CheckResult, environment: TrainingEnvironment) -> MegatronJudgement:
     """Ask the installed Megatron, and say whether the rules that the same layers enforce agree with it.
 
-    Only asked where the installed release is the one judged against and every setting of the model is known.
+    Only asked where the installed release is the one judged against and every setting of the model is known. A
+    Transformer Engine that the request names and nobody installed there is stood in for, and the answer says so.
     """
     releases = request.releases()
     settings = judged_settings(request, releases[0])
     why = _why_not(request, releases, settings)
     if why is not None:
         return _not_judged(why)
+    asked = {
+        "megatron-core": releases[0].core.label,
+        "transformer-engine": request.stack.version("transformer-engine"),
+    }
     try:
-        said = environment.judge(request.framework, settings)
+        said = environment.judge(request.framework, settings, transformer_engine=asked["transformer-engine"])
     except TrainingEnvironmentError as problem:
         return _not_judged(str(problem))
-    installed = said.versions.get("megatron-core")
-    if installed != releases[0].core.label:
-        return _not_judged(f"megatron-core {installed} is installed there, {releases[0].core.label} is asked about")
+    known = ["megatron-core", *(["transformer-engine"] if "transformer-engine" in request.stack.components else [])]
+    for name in known:
+        if not _same(said.versions.get(name), asked[name]):
+            there = said.versions.get(name) or "none"
+            return _not_judged(f"{name} {there} is installed there, {asked[name] or 'none'} is asked about")
     return _compared(said, result)
+
+
+def _same(installed: str | None, asked: str | None) -> bool:
+    """Whether two versions are one release; a build's own suffix, as in 2.9.0+c1f2, is none of its name."""
+    return (installed or "").partition("+")[0] == (asked or "").partition("+")[0]
 
 
 def judged_settings(request: Request, release: Release) -> dict[str, Any]:
@@ -71,6 +83,7 @@ def _compared(said: Judgement, result: CheckResult) -> MegatronJudgement:
         at=said.at,
         agrees=said.accepted is not bool(against),
         versions=dict(said.versions),
+        stand_ins=[*said.emulated, *said.stand_ins],
     )
 
 
