@@ -214,3 +214,13 @@ def test_a_layout_is_quoted_as_its_place_needs(tmp_path: Path) -> None:
     assert f" --pipeline-model-parallel-layout \"'{layout}'\"" in patch_of(tmp_path, "ray.sh", ray)
     string = f'ARGS="{FLAGS} {LEGAL} {uneven}"\ntorchrun pretrain_gpt.py $ARGS\n'
     assert f" --pipeline-model-parallel-layout {layout}" in patch_of(tmp_path, "string.sh", string)
+
+
+def test_a_computed_value_is_replaced_where_its_flag_uses_it(tmp_path: Path) -> None:
+    """The arithmetic stays: others may use it."""
+    before = "SIZE=$((2 * 1))\n"
+    flags = ("--expert-model-parallel-size 4", "--mtp-num-layers $SIZE", "--overlap-moe-expert-parallel-comm")
+    flags = (*flags, "--moe-token-dispatcher-type alltoall")
+    assert patch_of(tmp_path, "train.sh", command(*flags, before=before)) == (
+        "-    --mtp-num-layers $SIZE \\\n+    --mtp-num-layers 1 \\"
+    )
