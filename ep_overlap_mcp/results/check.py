@@ -92,7 +92,8 @@ class OverlapState(Record):
 class MegatronJudgement(Record):
     """What the installed Megatron itself said, and whether the rules agree with it.
 
-    `stand_ins` names the packages and settings that it needs and that an empty package or a small value stood in for.
+    `stand_ins` names what was not the configuration's: packages that an empty one stood in for, settings that are
+    unknown and were judged both ways or with a value of the judge's own.
     """
 
     judged: bool

@@ -69,7 +69,8 @@ class Reading:
     `strict` says that Megatron-LM's own parser reads the flags, which takes no other spelling than its own. `name` is
     set where a file holds several configurations, such as recipe functions. `gaps` are the reasons of `partial` that
     another file closes, each with the variables or the file that it waits for; `gives` are the variables whose options
-    a fragment holds for the file that sources it; `whole` says that a script is there from its first line.
+    a fragment holds for the file that sources it; `unset` are those that a script, there from its first line, uses and
+    sets nowhere.
     """
 
     dialect: str
@@ -80,7 +81,7 @@ class Reading:
     partial: list[str] = field(default_factory=list)
     gaps: dict[str, tuple[str, ...]] = field(default_factory=dict)
     gives: frozenset[str] = frozenset()
-    whole: bool = False
+    unset: frozenset[str] = frozenset()
     assignments: list[Assignment] = field(default_factory=list)
     omissions: list[Omission] = field(default_factory=list)
 

@@ -77,7 +77,9 @@ def read_shell(text: str, file: str) -> list[Reading]:
         readings = [_fragment(scope, lines, file)]
     for reading in readings:
         _say_what_is_missing(reading, run, source, lines)
-        reading.whole = text.startswith("#!")
+        if text.startswith("#!") and not run.unread:
+            wanted = frozenset(name for names in reading.gaps.values() for name in names)
+            reading.unset = wanted - scope.variables.keys()
     return readings
 
 

@@ -33,15 +33,16 @@ def together(readings: Sequence[Reading]) -> list[Reading]:
 def _closed(reading: Reading, given: frozenset[str], files: set[str], *, commands: bool) -> Reading:
     """One reading without the gaps that the given variables, files and commands close.
 
-    An array that nothing sets is empty, as no array comes out of the environment: where the script is whole.
+    An array that nothing sets is empty, as no array comes out of the environment: where all that is sourced is there.
     """
     closed = {
         why
         for why, wanted in reading.gaps.items()
         if (all(name in given or PurePath(name).name in files for name in wanted) if wanted else commands)
     }
-    if reading.whole and all(why in closed or _ARRAY.match(why) for why in reading.gaps):
-        closed = set(reading.gaps)
+    empty = {why for why, wanted in reading.gaps.items() if _ARRAY.match(why) and reading.unset.issuperset(wanted)}
+    if closed | empty == reading.gaps.keys():
+        closed |= empty
     sourced = {f"source {name}" for why in closed for name in reading.gaps[why]}
     return replace(
         reading,

@@ -49,6 +49,12 @@ def test_an_array_that_a_whole_script_never_sets_is_empty() -> None:
     ]
 
 
+def test_an_array_from_a_program_is_not_empty() -> None:
+    """What `read` or `mapfile` takes from a program is unknown."""
+    filled = '#!/bin/bash\nread -ra EVAL_ARGS <<< "$(python3 options.py)"\n'
+    assert len(partial(("run.sh", f"{filled}torchrun pretrain_gpt.py --bf16 --num-layers 4 ${{EVAL_ARGS[@]}}\n"))) == 1
+
+
 def test_what_is_said_about_a_closed_gap_goes_with_it() -> None:
     """No omission is left of a variable that the other file sets."""
     readings = [r for name, text in (("models/moe.sh", MODEL), ("run.sh", RUN)) for r in read_shell(text, name)]

@@ -21,19 +21,25 @@ LEGAL = (
 )
 
 
-def judged(stack: str, installed: dict[str, str], emulated: tuple[str, ...] = ()) -> MegatronJudgement:
-    """What a Megatron says that accepts everything."""
+REFUSED = {"model.moe_router_fusion": True}  # what the Megatron of these tests does not take
+
+
+def judged(
+    stack: str, installed: dict[str, str], emulated: tuple[str, ...] = (), text: str = LEGAL
+) -> MegatronJudgement:
+    """What a Megatron says that accepts all but one setting."""
 
     def answer(_program: str, request: dict[str, Any]) -> dict[str, Any]:
         if request.get("hello"):
             return {"cannot_judge": None}
         empty: dict[str, Any] = {"missing_layers": [], "unknown_fields": [], "left_out": [], "effective": {}}
-        said = {"judged": True, "accepted": True, "exception": None, "at": None, "cannot_judge": None}
+        said = {"judged": True, "exception": None, "at": None, "cannot_judge": None}
         stand_ins = [{"path": "model.pipeline_dtype", "value": "bf16"}]
         layers = {"layers": ["megatron-core"], "stand_ins": stand_ins, "emulated": list(emulated)}
-        return empty | said | layers | {"versions": installed}
+        common = empty | said | layers | {"versions": installed}
+        return {"answers": [common | {"accepted": not REFUSED.items() <= one.items()} for one in request["batch"]]}
 
-    request = build_request(read_text(LEGAL, "model.yaml"), stack=parse_stack(stack))
+    request = build_request(read_text(text, "model.yaml"), stack=parse_stack(stack))
     environment = TrainingEnvironment(open_pipe=FakePipe.opener(answer))
     return judge_request(request, check(request), environment)
 
@@ -64,3 +70,26 @@ def test_a_builds_own_suffix_and_an_open_version_do_not_matter() -> None:
     installed = {"megatron-core": "0.16.1", "transformer-engine": "2.9.0+c1f2"}
     assert judged("megatron-core==0.16.1,transformer-engine==2.9.0", installed).judged
     assert judged("megatron-core==0.16.1", installed).judged
+
+
+INSTALLED = {"megatron-core": "0.16.1", "transformer-engine": "2.9.0"}
+STACK = "megatron-core==0.16.1,transformer-engine==2.9.0"
+
+
+def test_an_open_switch_is_judged_both_ways() -> None:
+    """Accepted whatever the template's variable says, and named among what is not the configuration's."""
+    word = judged(STACK, INSTALLED, text=f"{LEGAL}moe_grouped_gemm: ${{GROUPED}}\nseq_length: ${{LENGTH}}\n")
+    assert (word.judged, word.accepted) == (True, True)
+    assert word.stand_ins == ["model.pipeline_dtype", "model.moe_grouped_gemm", "model.seq_length"]
+
+
+def test_an_open_switch_that_decides_is_no_verdict() -> None:
+    """One way is refused, the other is not."""
+    word = judged(STACK, INSTALLED, text=f"{LEGAL}moe_router_fusion: ${{FUSION}}\n")
+    assert (word.judged, word.why) == (False, "accepted or rejected as model.moe_router_fusion is, which is not known")
+
+
+def test_an_open_setting_that_rules_hang_on_is_not_judged() -> None:
+    """The rules have no verdict that the word could be held against."""
+    word = judged(STACK, INSTALLED, text=LEGAL.replace("alltoall", "${DISPATCHER}"))
+    assert (word.judged, word.why) == (False, "not known: model.moe_token_dispatcher_type")
