@@ -24,15 +24,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.refusal import Refusal
+from ep_overlap_mcp.rules.checking import check, with_judgement
 from ep_overlap_mcp.training_env import TrainingEnvironment
-from ep_overlap_mcp.verbs import Question, as_overrides, check_configuration, propose_configuration, requests
+from ep_overlap_mcp.verbs import Question, as_overrides, judgement, propose_configuration, requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ep_overlap_mcp.results.check import CheckResult
     from ep_overlap_mcp.results.propose import ProposeResult
-    from ep_overlap_mcp.settings.request import Assume
+    from ep_overlap_mcp.settings.request import Assume, Request
 
 DEFECTS = ("not applied", "not valid once applied", "rejected", "disagreement")
 APPLY_LIMIT_S = 60.0
@@ -47,10 +48,11 @@ def main() -> int:
     parser.add_argument("--stack", default="", help="as for `propose`; what it leaves open is what is installed")
     parser.add_argument("--assume", default="overlap", choices=("overlap", "overlap_delay_wgrad"))
     options = parser.parse_args()
-    asked = list(questions(options.place, options.stack, options.assume))
     classes: Counter[str] = Counter()
     variables = {"PYTHONPATH": str(options.megatron)} if options.megatron else {}
     with TrainingEnvironment(options.python, variables=variables) as environment:
+        stack = f"{installed_core(environment)},{options.stack}"
+        asked = list(questions(options.place, stack, options.assume))
         for question in asked:
             for line in tried(question, environment):
                 classes[line["class"]] += 1
@@ -58,6 +60,11 @@ def main() -> int:
                 sys.stdout.flush()
     sys.stdout.write(json.dumps({"questions": len(asked), "classes": dict(classes.most_common())}, indent=2) + "\n")
     return int(any(classes[name] for name in DEFECTS))
+
+
+def installed_core(environment: TrainingEnvironment) -> str:
+    """The release that judges, as a stack names it; a stack given later wins."""
+    return f"megatron-core=={environment.describe(fast=True).components['megatron-core'].version}"
 
 
 def questions(place: Path, stack: str, assume: Assume) -> Iterator[Question]:
@@ -83,11 +90,11 @@ def tried(question: Question, environment: TrainingEnvironment) -> Iterator[dict
     """What became of each configuration of a question."""
     files = [str(path) for path in question.files]
     try:
-        found = requests(question, environment)
+        found = requests(question)
     except Refusal as why:
         yield {"files": files, "class": "not a configuration", "why": str(why)}
         return
-    proposed = propose_configuration(question, environment=environment)
+    proposed = propose_configuration(question)
     for number, (request, proposal) in enumerate(zip(found, proposed, strict=True)):
         line = {
             "files": files,
@@ -109,9 +116,11 @@ def judged(
     if proposal.blocked_by:
         return {"class": "blocked", "blocked_by": proposal.blocked_by}
     try:
-        result = applied(question, proposal, environment)[number]
+        request = applied(question, proposal)[number]
     except (Refusal, RuntimeError) as why:
         return {"class": "not applied", "why": str(why)}
+    result = check(request)
+    result = with_judgement(result, judgement(request, result, environment))
     megatron = result.megatron
     assert megatron is not None  # noqa: S101 - an environment was given
     said = {
@@ -138,16 +147,16 @@ def class_of(proposal: ProposeResult, result: CheckResult) -> str:
     return "accepted" if megatron.accepted else "valid, not judged"
 
 
-def applied(question: Question, proposal: ProposeResult, environment: TrainingEnvironment) -> list[CheckResult]:
-    """The check of copies of the files with the patch in them, as written."""
+def applied(question: Question, proposal: ProposeResult) -> list[Request]:
+    """What copies of the files with the patch in them ask for, as written."""
     plain = replace(question, assume="as_written")
     patch = proposal.patch
     if patch is None:
-        return check_configuration(plain, environment=environment)
+        return requests(plain)
     if patch.format != "diff":
         changes = {change.path: change.to for change in proposal.changes}
         laid_over = replace(plain, overrides=(*plain.overrides, *as_overrides(changes)))
-        return check_configuration(laid_over, environment=environment)
+        return requests(laid_over)
     with tempfile.TemporaryDirectory() as folder:
         copies = [Path(folder, str(path).lstrip("/")) for path in question.files]
         for original, copy in zip(question.files, copies, strict=True):
@@ -159,7 +168,7 @@ def applied(question: Question, proposal: ProposeResult, environment: TrainingEn
         )
         if done.returncode:
             raise RuntimeError(f"patch: {(done.stdout + done.stderr).decode(errors='replace').strip()}")
-        return check_configuration(replace(plain, files=tuple(copies)), environment=environment)
+        return requests(replace(plain, files=tuple(copies)))
 
 
 if __name__ == "__main__":
