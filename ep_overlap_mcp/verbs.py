@@ -249,11 +249,13 @@ def _readings(question: Question) -> list[list[Reading]]:
 
 def _by_configuration(parts: list[list[Reading]]) -> list[list[Reading]]:
     """The readings of each file, as the readings of each configuration."""
+    from ep_overlap_mcp.sources.together import together
+
     several = [part for part in parts if len(part) > 1]
     if len(several) > 1:
         raise UsageError("more than one file holds several configurations; pick one of each with --select NAME")
     chosen = several[0] if several else parts[0]
-    return [[reading for part in parts for reading in ([one] if part is chosen else part)] for one in chosen]
+    return [together([reading for part in parts for reading in ([one] if part is chosen else part)]) for one in chosen]
 
 
 def _texts(question: Question) -> dict[str, str]:

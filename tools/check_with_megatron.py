@@ -3,6 +3,9 @@
     python check_with_megatron.py < request.json        one request, one answer
     python check_with_megatron.py --worker              a request a line, an answer a line, imports once
 
+`--transformer-engine VERSION` last: where Transformer Engine is not installed, an empty stand-in of that version takes
+its place, so that what Megatron asks about it can be answered; the answers name it in `emulated`.
+
 Request (paths are canonical, values JSON):
 
     {"framework": "megatron-core" | "megatron-lm" | "bridge",
@@ -40,6 +43,7 @@ from typing import Any, BinaryIO
 
 from judge.exceptions import frames, told
 from judge.installed import installed
+from judge.stand_ins import stand_in_for_transformer_engine
 from judge.verdict import judge
 
 if typing.TYPE_CHECKING:
@@ -57,12 +61,16 @@ def main(arguments: list[str]) -> int:
     """Answer one request, or with `--worker` one request a line until stdin ends."""
     answers = take_stdout()
     quiet()
+    if arguments[-2:-1] == ["--transformer-engine"]:
+        stand_in_for_transformer_engine(arguments[-1])
+        arguments = arguments[:-2]
     if arguments == ["--worker"]:
         for text in requests_until_eof(sys.stdin.buffer):
             write(answers, answer(text))
         os._exit(0)  # torch takes a second to take itself down
     if arguments:
-        sys.stderr.write(f"unknown arguments {arguments}; this program knows `--worker` and nothing else\n")
+        known = "`--worker` and `--transformer-engine VERSION`"
+        sys.stderr.write(f"unknown arguments {arguments}; this program knows {known} and nothing else\n")
         return 2
     result = answer(sys.stdin.buffer.read(REQUEST_LIMIT + 1))
     write(answers, result)

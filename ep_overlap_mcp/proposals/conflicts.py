@@ -53,15 +53,16 @@ def conflicts(request: Request) -> ConflictsResult:
     kept = {path: value for path, value in (plain.changes if plain else {}).items() if path not in _DELAYS}
     matrix = list(_matrix(request.with_settings(kept, "overlap made legal")))
     rows = _rows(matrix)
+    errors = sum(f.severity == "error" for f in findings)
     return ConflictsResult(
-        summary=_summary(sum(f.severity == "error" for f in findings), undecided, rows),
+        summary=_summary(errors, undecided, rows),
         configuration=request.name,
         verdict=judged.verdict,
         findings=findings,
         undecided=undecided,
         rows=rows,
         matrix=matrix,
-        way_out=_ways_out(request, plain),
+        way_out=_ways_out(request, plain) if errors else [],
     )
 
 

@@ -222,6 +222,9 @@ def _removal(place: Statement) -> Edit:
             return Edit(before.start(), place.stop if rest[:1] in ('"', "'") else own, "")
     if place.indent is not None and re.fullmatch(r"[ \t]*\\?(?:[ \t]#.*)?", rest):
         return Edit(place.line[0], min(place.stop + len(rest) + 1, len(text)), "")
+    if place.indent is not None:  # the first of several on its line: what follows takes its place
+        following = re.match(r"[ \t]*", rest)
+        return Edit(place.start, place.stop + (following.end() if following else 0), "")
     start = place.start
     while start > place.line[0] and text[start - 1] == " " and text[place.stop : place.stop + 1] in (" ", "\n", ""):
         start -= 1
@@ -322,7 +325,27 @@ def _applied(texts: Mapping[str, str], edits: Mapping[str, Iterable[Edit]]) -> d
     changed = {}
     for file, made in edits.items():
         text = texts[file]
-        for edit in sorted(made, key=lambda edit: (edit.start, edit.stop), reverse=True):
+        for edit in sorted(_whole_lines(text, list(made)), key=lambda edit: (edit.start, edit.stop), reverse=True):
             text = text[: edit.start] + edit.text + text[edit.stop :]
         changed[file] = text
     return changed
+
+
+def _whole_lines(text: str, edits: list[Edit]) -> list[Edit]:
+    """The edits, those that leave nothing of a line but blanks and its backslash made one that removes the line."""
+    removals: dict[int, list[Edit]] = {}
+    for edit in edits:
+        if not edit.text and "\n" not in text[edit.start : edit.stop]:
+            removals.setdefault(text.rfind("\n", 0, edit.start) + 1, []).append(edit)
+    for start, made in removals.items():
+        stop = text.find("\n", start)
+        stop = len(text) if stop < 0 else stop
+        kept = [not any(edit.start <= at < edit.stop for edit in made) for at in range(start, stop)]
+        rest = "".join(text[start + at] for at, keep in enumerate(kept) if keep)
+        touched = any(start <= edit.start <= stop for edit in edits if edit not in made)
+        if len(made) < 2 or touched or not re.fullmatch(r"[ \t]*\\?", rest):
+            continue
+        before = None if "\\" in rest else re.search(r"[ \t]*\\\n\Z", text[:start])
+        whole = Edit(before.start(), stop, "") if before else Edit(start, min(stop + 1, len(text)), "")
+        edits = [edit for edit in edits if edit not in made] + [whole]
+    return edits

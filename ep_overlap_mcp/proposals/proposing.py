@@ -13,10 +13,12 @@ from ep_overlap_mcp.proposals.plan import order_of_work
 from ep_overlap_mcp.proposals.search import REQUESTED, Found, Proposal, judge_of, search, switched_on
 from ep_overlap_mcp.proposals.verifying import verified
 from ep_overlap_mcp.results.propose import Advice, Change, Patch, ProposeResult
+from ep_overlap_mcp.rules import engine, find_rule
 from ep_overlap_mcp.rules.checking import check
 from ep_overlap_mcp.rules.view import View
 from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.setting import UNKNOWN
+from ep_overlap_mcp.stack import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.settings.request import Request
 
 _MOST_ALTERNATIVES = 3
+_UNKNOWN_TO_VERSION = "setting-unknown-to-version"
 _HARDWARE = frozenset({"world-divides-parallelism", "experts-divide-by-ep", "layers-divide-into-stages"})
 
 
@@ -85,7 +88,7 @@ def _nothing_found(request: Request, before: Verdict, found: Found, judge: Judge
         advice=[],
         dispatchers=[],
         plan=[],
-        next=_next_when_blocked(found, others),
+        next=_next_when_blocked(request, found, others),
     )
 
 
@@ -97,13 +100,28 @@ def _why_nothing(request: Request, found: Found, judge: Judge, others: Sequence[
     return text + (" Plain overlap is legal: see alternatives." if others else "")
 
 
-def _next_when_blocked(found: Found, others: Sequence[Proposal]) -> str:
+def _next_when_blocked(request: Request, found: Found, others: Sequence[Proposal]) -> str:
+    if _UNKNOWN_TO_VERSION in found.blocked_by and (knowing := _releases_that_know(request)):
+        return f"every setting is known to {knowing}: name the release that runs this with --stack"
     if others:
         return "run plain overlap first (alternatives); delayed weight gradients are a separate A/B once they are legal"
     if _HARDWARE & set(found.blocked_by):
         return "give the GPUs of the run (--nodes, --gpus-per-node): the sizes have no legal layout on the ones stated"
     names = ", ".join(found.blocked_by) or "the rules"
     return f"explain_rule {names}; mend by hand what the message names, or take another model, version or GPU"
+
+
+def _releases_that_know(request: Request) -> str:
+    """The releases of the framework that have every setting of the text; empty where none has."""
+    rule = find_rule(_UNKNOWN_TO_VERSION)
+    assert rule is not None  # noqa: S101 - the engine registers it
+    name = "megatron-bridge" if request.framework == "bridge" else "megatron-core"
+    known = [
+        release.bridge or release.core.label
+        for release in Stack().releases(request.framework)
+        if (outcome := engine.judge(rule, [View(request, release)])) is None or outcome.state != "violated"
+    ]
+    return f"{name} {', '.join(known)}" if known else ""
 
 
 def _choices(request: Request, found: Found) -> list[Proposal]:
@@ -193,7 +211,8 @@ def _advice(changed: Request, outcomes: Sequence[Outcome]) -> list[Advice]:
 
 def _summary(request: Request, before: Verdict, after: Verdict, proposal: Proposal, outcomes: Sequence[Outcome]) -> str:
     if not proposal.changes:
-        return f"Nothing to change: {check(request).summary}"
+        begin = "Nothing to change" if after == "valid" else "No change is known to be needed, which decides nothing"
+        return f"{begin}: {check(request).summary}"
     named = ", ".join(f"{field_table()[p].name} -> {_word(v)}" for p, v in proposal.changes.items())
     lost = sorted(set(proposal.gives_up.values()))
     text = f"{len(proposal.changes)} change{'s' if len(proposal.changes) > 1 else ''}: {named}."

@@ -31,11 +31,12 @@ def new_statement(anchor: Statement, path: str, value: Any) -> str:
     """The statement of a setting in the style of another one near it."""
     field = field_table()[path]
     if anchor.syntax == "flags":
-        return flag_like(anchor, path, value)
+        return flag_like(anchor, path, shell_word(anchor.text, anchor.start, value))
     if anchor.syntax == "flag keys":
         flag, _, rest = flag_to_add(path, value).partition(" ")
         return f"{flag}: " + (f'"[{rest}]"' if isinstance(value, list) else rest or "true")
     if anchor.syntax == "overrides":
+        value = shell_word(anchor.text, anchor.start, value)
         return f"{_override_key(anchor, path)}={rendered('overrides', value, anchor.text[slice(*anchor.value)])}"
     if anchor.syntax == "json":
         return f'"{field.name}": {json.dumps(value)}'
@@ -43,6 +44,20 @@ def new_statement(anchor: Statement, path: str, value: Any) -> str:
         return f"{field.name}: {_yaml(value)}"
     prefix, dot, _ = anchor.key.rpartition(".")
     return f"{prefix}{dot}{field.name} = {value!r}" if dot else f"{field.name}={value!r}"
+
+
+def shell_word(text: str, at: int, value: Any) -> Any:
+    """A value as it stands in shell text at a place: quoted where the shell would take it apart.
+
+    What is part of a longer quoted string is not; Ray hands its command to a shell of its own, which needs quotes too.
+    """
+    if not isinstance(value, str) or re.search(r"[|()*;&<>\s]", value) is None:
+        return value
+    from ep_overlap_mcp.sources.shell_syntax import in_quotes
+
+    if in_quotes(text, at):
+        return value
+    return f"\"'{value}'\"" if "ray job submit" in text else f'"{value}"'
 
 
 def flag_like(anchor: Statement, path: str, value: Any) -> str:

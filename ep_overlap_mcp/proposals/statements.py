@@ -64,8 +64,10 @@ class Statement:
 def statement_of(text: str, setting: Setting) -> Statement:
     """The statement of a setting; raises NoPlaceError where it does not stand on the line of its origin."""
     origin = setting.origin
-    if origin.span is None or origin.note or origin.line is None:
+    if origin.note or origin.line is None:
         raise NoPlaceError(f"{setting.path} is computed at {origin}")
+    if origin.span is None:
+        return _computed(text, setting)
     span, syntax = origin.span, syntax_of(text, setting)
     key = _key(origin.text or "", syntax)
     line = _line_start(text, origin.line)
@@ -76,6 +78,19 @@ def statement_of(text: str, setting: Setting) -> Statement:
     near = [line + at for at in found if line + at <= span[0]]
     start = near[-1] if near else line + found[0]
     return _statement(text, setting, syntax, key, start)
+
+
+def _computed(text: str, setting: Setting) -> Statement:
+    """The flag whose word brings a computed value, such as `--pipeline-model-parallel-size ${WORLD_SIZE}`."""
+    origin, syntax = setting.origin, syntax_of(text, setting)
+    key = _key(origin.text or "", syntax)
+    line = _line_start(text, origin.line or 1)
+    stop = text.find("\n", line)
+    found = list(re.finditer(_pattern(key, syntax), text[line : stop if stop >= 0 else None]))
+    word = _word_after(text, line + found[0].end()) if len(found) == 1 else (0, 0)
+    if syntax != "flags" or word[0] == word[1]:
+        raise NoPlaceError(f"{setting.path} is computed at {origin}")
+    return Statement(text, setting, syntax, key, line + found[0].start(), word[1], word)
 
 
 def _statement(text: str, setting: Setting, syntax: Syntax, key: str, start: int) -> Statement:

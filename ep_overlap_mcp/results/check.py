@@ -90,7 +90,11 @@ class OverlapState(Record):
 
 
 class MegatronJudgement(Record):
-    """What the installed Megatron itself said, and whether the rules agree with it."""
+    """What the installed Megatron itself said, and whether the rules agree with it.
+
+    `stand_ins` names what was not the configuration's: packages that an empty one stood in for, settings that are
+    unknown and were judged both ways or with a value of the judge's own.
+    """
 
     judged: bool
     accepted: bool | None
@@ -99,6 +103,7 @@ class MegatronJudgement(Record):
     agrees: bool | None = None
     why: str | None = None
     versions: dict[str, str | None] = Field(default_factory=dict)
+    stand_ins: list[str] = Field(default_factory=list)
 
 
 class CheckResult(Result):

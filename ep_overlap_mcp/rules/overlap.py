@@ -11,6 +11,8 @@ from ep_overlap_mcp.rules.remedies import (
     drop_moe_recompute,
     drop_shared_expert_overlap,
     even_virtual_stages,
+    many_virtual_stages,
+    split_stages,
     spread_experts,
 )
 from ep_overlap_mcp.rules.sources import bridge_setup, core_config, megatron, megatron_bridge
@@ -121,6 +123,8 @@ def dispatcher_alltoall_or_flex(view: View) -> Check:
     ],
     fixes=[
         add_virtual_stages(),
+        split_stages(),
+        many_virtual_stages(),
         even_virtual_stages(),
         put(pipeline_model_parallel_size=1, gives_up="pipeline parallelism: every GPU then holds all layers"),
     ],
@@ -136,7 +140,8 @@ def pipeline_needs_virtual_stages(view: View, *, at_setup: bool = False) -> Chec
     Example: `--pipeline-model-parallel-size 4 --overlap-moe-expert-parallel-comm`
 
     Fix: `virtual_pipeline_model_parallel_size=2` or another number that divides the layers of a stage (in
-    Megatron-LM `--num-virtual-stages-per-pipeline-rank 2`).
+    Megatron-LM `--num-virtual-stages-per-pipeline-rank 2`). Where no small number divides the layers of every stage,
+    a pipeline layout of two virtual stages a rank.
     """
     switch = view[BRIDGE_SWITCH].on if at_setup else view.overlap
     pp = view["model.pipeline_model_parallel_size"]

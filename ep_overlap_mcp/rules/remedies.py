@@ -10,7 +10,7 @@ from ep_overlap_mcp.settings.layout import parse_layout
 from ep_overlap_mcp.settings.request import BRIDGE_DELAY, MODEL_DELAY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ep_overlap_mcp.rules.view import View
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 _LAYOUT = "model.pipeline_model_parallel_layout"
 _PP = "model.pipeline_model_parallel_size"
 _VPP = "model.virtual_pipeline_model_parallel_size"
+_STAGES = "model.num_virtual_stages_per_pipeline_rank"
+_FIRST, _LAST = "model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"
 _LARGEST_GROUP = 64
+_MOST_VIRTUAL_STAGES = 8  # more make stages of so few layers that pipeline traffic eats the gain
 _MODULES, _SCOPE = "model.cuda_graph_modules", "model.cuda_graph_scope"
 
 
@@ -69,11 +72,65 @@ def add_virtual_stages() -> Fix:
         if not isinstance(pp, int) or pp < 2:
             return
         if layout is None:
-            yield from ({_VPP: number} for number in _divisors(view, pp))
+            yield from ({_VPP: number} for number in _divisors(view, pp) if number <= _MOST_VIRTUAL_STAGES)
         elif (parsed := parse_layout(layout)) and len(parsed.stages) > pp and len(parsed.stages) % pp == 0:
             yield {_VPP: len(parsed.stages) // pp}
 
     return Fix(options)
+
+
+def many_virtual_stages() -> Fix:
+    """Divisors of a stage's layers that are large, as where its layers are a prime number."""
+
+    def options(view: View) -> Options:
+        pp = view.effective[_PP].value
+        if isinstance(pp, int) and pp > 1 and view.effective[_LAYOUT].value is None:
+            numbers = _divisors(view, pp)
+            yield from ({_VPP: number} for number in numbers if min(numbers) > _MOST_VIRTUAL_STAGES)
+
+    return Fix(options, safe=False, gives_up="pipeline traffic: activations are sent after every few layers")
+
+
+def split_stages() -> Fix:
+    """Two virtual stages a rank by a layout that leaves each rank its layers, where few virtual stages divide them."""
+
+    def options(view: View) -> Options:
+        pp, layers = view.effective[_PP].value, view.effective["model.num_layers"].value
+        if not isinstance(pp, int) or not isinstance(layers, int) or pp < 2 or view.effective[_LAYOUT].value:
+            return
+        counts = [_layers_of_stage(view, layers, pp, stage) for stage in range(pp)]
+        few = [n for n in range(2, _MOST_VIRTUAL_STAGES + 1) if _divides_stages(view, layers, pp, n)]
+        if few or min(counts) < 2 or sum(counts) != layers or _is_accounted(view):
+            return
+        replaced = (_FIRST, _LAST, "model.num_layers_per_virtual_pipeline_stage", _STAGES)
+        unset = {path: None for path in replaced if view.effective.requested(path).value is not None}
+        written = {_VPP: 2} if view.request.framework == "bridge" else {}
+        yield {_LAYOUT: _halved(counts, view.effective["model.mtp_num_layers"].value or 0), **unset, **written}
+
+    return Fix(options)
+
+
+def _layers_of_stage(view: View, layers: int, pp: int, stage: int) -> int:
+    """How many layers a pipeline rank has; the ends may have their own number."""
+    first, last = (view.effective[path].value for path in (_FIRST, _LAST))
+    ends = {0: first, pp - 1: last}
+    if isinstance(ends.get(stage), int):
+        return int(ends[stage])
+    given = [end for end in (first, last) if isinstance(end, int)]
+    return (layers - sum(given)) // max(pp - len(given), 1)
+
+
+def _is_accounted(view: View) -> bool:
+    paths = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+    return any(view.effective[f"model.{path}"].value for path in paths)
+
+
+def _halved(counts: Sequence[int], mtp: object) -> str:
+    """The layout of two virtual stages a rank: the larger halves of all ranks first, in pipeline order."""
+    halves = [count - count // 2 for count in counts] + [count // 2 for count in counts]
+    stages = ["t" * half for half in halves]
+    prediction = "m" * mtp if isinstance(mtp, int) else ""
+    return "E" + "|".join(stages) + prediction + "L"
 
 
 def even_virtual_stages() -> Fix:
@@ -183,10 +240,23 @@ def _graph_modules(view: View, modules: list[str]) -> Mapping[str, Any]:
 def _divisors(view: View, pp: int) -> list[int]:
     """Virtual stages that divide a stage's layers: those with which every rank overlaps something first, then small."""
     layers = view.effective["model.num_layers"].value
-    if not isinstance(layers, int) or layers % pp:
+    if not isinstance(layers, int):
         return [2]
-    counts = [number for number in range(2, layers // pp + 1) if (layers // pp) % number == 0]
+    counts = [number for number in range(2, layers // pp + 1) if _divides_stages(view, layers, pp, number)]
+    if not counts:
+        return [2]
     return sorted(counts, key=lambda count: not _all_overlap(view, pp, count))[:3]
+
+
+def _divides_stages(view: View, layers: int, pp: int, count: int) -> bool:
+    """Whether every stage's layers divide into this many virtual stages; the ends may have layers of their own."""
+    from ep_overlap_mcp.rules.uneven_stages import uneven_fault
+
+    ends = [view.effective[path].value for path in (_FIRST, _LAST)]
+    if not any(isinstance(end, int) for end in ends):
+        return layers % pp == 0 and (layers // pp) % count == 0
+    first, last = (end if isinstance(end, int) else "unset" for end in ends)
+    return not uneven_fault(layers, pp, count, first, last, ends_may_leave=False)
 
 
 def _all_overlap(view: View, pp: int, count: int) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.sources.reading import Reading
 
 
+_BASES = ("defaults", "bases", "extends", "includes")
 # Objects that count as one statement: which class it is, or that it is there.
 _WHOLE_OBJECTS = ("peft", "dataset.packed_sequence_specs")
 
@@ -61,8 +62,8 @@ class Document:
         return self.interpolation.value(at, written_value(entry.node))
 
     def inherits(self) -> str | None:
-        """Why this is a part only: it names base files."""
-        defaults = self.root.get("defaults")
+        """Why this is a part only: it names base files; `bases` and `extends` are Primus's words for them."""
+        defaults = next((found for key in _BASES if (found := self.root.get(key)) is not None), None)
         named = [defaults.value] if not isinstance(defaults, (Items, Table)) and defaults else []
         if isinstance(defaults, Items):
             named = [written_value(item) for item in defaults.items]

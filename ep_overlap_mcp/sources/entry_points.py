@@ -1,7 +1,9 @@
-"""Megatron-LM's own training programs, and the model class that each builds.
+"""Programs that hand their arguments to Megatron-LM's parser: the model class of each, and what it writes itself.
 
 Source: NVIDIA/Megatron-LM@core_v0.16.1 pretrain_bert.py, pretrain_t5.py, pretrain_mamba.py, pretrain_vlm.py,
-pretrain_vision_*.py; @d98e8a64dd pretrain_hybrid.py and hybrid_builders.py.
+pretrain_vision_*.py; @d98e8a64dd pretrain_hybrid.py and hybrid_builders.py. slime and miles:
+THUDM/slime@624b824a8 slime/backends/megatron_utils/arguments.py:78-92, 145-199; radixark/miles@31f1ca961
+miles/backends/megatron_utils/arguments.py:12-22 and miles/utils/arguments.py:2713-2720.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ep_overlap_mcp.sources.flags import Flag
     from ep_overlap_mcp.sources.reading import Reading
@@ -26,6 +28,8 @@ _MODELS: Final = {
     "pretrain_vision_dino.py": "a vision transformer",
     "pretrain_vision_inpaint.py": "a vision transformer",
 }
+_SLIME: Final = frozenset({"--rollout-batch-size", "--rollout-num-gpus", "--num-rollout"})
+_ACTOR: Final = ("--actor-num-nodes", "--actor-num-gpus-per-node")
 _STACKS: Final = re.compile(r"\b(?:mamba|hybrid)\w*_stack_spec\b")
 
 
@@ -44,3 +48,23 @@ def read_model(program: str, flags: Iterable[Flag], reading: Reading, line: int 
         if stack is not None:
             at = flag.head.line
             reading.add("model.provider", stack[0], line=at, text=flag.text, derived_from="--spec")
+
+
+def read_slime(flags: Sequence[Flag], reading: Reading, line: int | None) -> None:
+    """Add what slime and miles write over Megatron-LM's arguments: precision, lengths, dispatcher, world size."""
+    named = {flag.name.replace("_", "-"): flag for flag in flags}
+    if not _SLIME & named.keys():
+        return
+    stated = {a.path: a.value for a in reading.assignments}
+
+    def write(path: str, value: bool | int | str) -> None:  # noqa: FBT001
+        reading.add(path, value, line=line, text=f"{path.partition('.')[2]}={value}", derived_from="slime's defaults")
+
+    if stated.get("model.bf16") is not True:
+        write("model.bf16", not stated.get("model.fp16", False))
+    write("model.variable_seq_lengths", value=True)
+    if stated.get("model.moe_token_dispatcher_type", "allgather") == "allgather":
+        write("model.moe_token_dispatcher_type", "alltoall")
+    sizes = [named[name].values[0].text for name in _ACTOR if name in named and named[name].values]
+    if len(sizes) == len(_ACTOR) and all(size.isdigit() for size in sizes):
+        write("hardware.world_size", int(sizes[0]) * int(sizes[1]))

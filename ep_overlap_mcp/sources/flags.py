@@ -210,7 +210,7 @@ def _unresolved(flag: Flag, setting: Field, names: Sequence[str], reading: Readi
 def _may_hold_more(word: Word, reading: Reading) -> None:
     why = f"`{word.text}` may hold further options; {_missing(word.unresolved)}"
     reading.left_out(word.text, word.line, why, kind="not resolved")
-    reading.partial.append(why)
+    reading.waits_for(why, *word.unresolved)
 
 
 def _unknown(flag: Flag, reading: Reading) -> None:

@@ -242,7 +242,7 @@ FIELDS = Vocabulary(
     "TransformerConfig fields",
     "megatron-core",
     parts=(*_ENVIRONMENT, ("", "")),
-    exact={"peft": "peft"},
+    exact={"peft": "peft", "trainer.precision": "precision", "model.precision": "precision"},
     look_alikes=(
         "rollout.",
         "ref.",

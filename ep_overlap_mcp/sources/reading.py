@@ -67,7 +67,10 @@ class Reading:
     """What one text says. `framework` is what its dialect implies; `partial` says why unwritten settings are unknown.
 
     `strict` says that Megatron-LM's own parser reads the flags, which takes no other spelling than its own. `name` is
-    set where a file holds several configurations, such as recipe functions.
+    set where a file holds several configurations, such as recipe functions. `gaps` are the reasons of `partial` that
+    another file closes, each with the variables or the file that it waits for; `gives` are the variables whose options
+    a fragment holds for the file that sources it; `unset` are those that a script, there from its first line, uses and
+    sets nowhere.
     """
 
     dialect: str
@@ -76,6 +79,9 @@ class Reading:
     name: str | None = None
     strict: bool = False
     partial: list[str] = field(default_factory=list)
+    gaps: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    gives: frozenset[str] = frozenset()
+    unset: frozenset[str] = frozenset()
     assignments: list[Assignment] = field(default_factory=list)
     omissions: list[Omission] = field(default_factory=list)
 
@@ -124,6 +130,11 @@ class Reading:
     ) -> None:
         """Record a part of the text that was not taken."""
         self.omissions.append(Omission(kind, text[:200], line, why, file or self.file, path))
+
+    def waits_for(self, why: str, *wanted: str) -> None:
+        """Record that this is a part only, until the file is read that sets these variables or has this name."""
+        self.partial.append(why)
+        self.gaps[why] = wanted
 
     @property
     def complete(self) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.sources.launchers import Kind
     from ep_overlap_mcp.sources.shell_scope import Pieces, Value
 
+NO_COMMAND: Final = "no training command is in the text: it is a part of one"
 _SBATCH: Final = re.compile(r"^#SBATCH[ \t]+(?:--nodes[= \t]+|-N[ \t]*)(\d{1,6})[ \t]*$", re.MULTILINE)
 _MAX_COMMANDS: Final = 64
 _MAX_ERRORS: Final = 20
@@ -76,6 +77,9 @@ def read_shell(text: str, file: str) -> list[Reading]:
         readings = [_fragment(scope, lines, file)]
     for reading in readings:
         _say_what_is_missing(reading, run, source, lines)
+        if text.startswith("#!") and not run.unread:
+            wanted = frozenset(name for names in reading.gaps.values() for name in names)
+            reading.unset = wanted - scope.variables.keys()
     return readings
 
 
@@ -164,8 +168,9 @@ def _fragment(scope: Scope, lines: _Lines, file: str) -> Reading:
             read_environment_json(lines.word(value.pieces, 1), reading)
         elif name not in scope.used and any(word.text.startswith("--") for word in words):
             read_flags([word for flag in split_flags(words)[0] for word in (flag.head, *flag.values)], reading)
+            reading.gives |= {name}
     if reading.assignments:
-        reading.partial.append("no training command is in the text: it is a part of one")
+        reading.waits_for(NO_COMMAND)
     return reading
 
 
@@ -178,7 +183,8 @@ def _words_of(value: Value | None) -> list[Pieces]:
 def _say_what_is_missing(reading: Reading, run: Run, source: Source, lines: _Lines) -> None:
     for name, place in run.sourced:
         line = lines.at(place)
-        reading.partial.append(f"line {line} sources `{name}`, whose text is not here")
+        why = f"line {line} sources `{name}`, whose text is not here"
+        reading.waits_for(why, name)
         reading.left_out(f"source {name}", line, "what it sets is unknown")
     for written, place, why in dict.fromkeys(run.unread):
         reading.left_out(written, lines.at(place), why)

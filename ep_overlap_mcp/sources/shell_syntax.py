@@ -91,6 +91,16 @@ class Source:
         return pieces[0].at if pieces else None
 
 
+def in_quotes(text: str, at: int) -> bool:
+    """Whether a character of a shell text is part of a quoted string that began before it."""
+    node = Source.of((Piece(text, 0),)).root.descendant_for_byte_range(at, at + 1)
+    while node is not None:
+        if node.type in ("string", "raw_string", "ansi_c_string") and node.start_byte < at:
+            return True
+        node = node.parent
+    return False
+
+
 @lru_cache(maxsize=1)
 def _parser() -> Parser:
     import tree_sitter_bash

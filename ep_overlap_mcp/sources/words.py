@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_PATH: Final = re.compile(r"\$(?:\w+|\{\w+\})/")
 
 
 class Piece(NamedTuple):
@@ -61,8 +64,12 @@ class Word:
 
     @property
     def may_hold_options(self) -> bool:
-        """Whether unknown text stands where an option would begin: only then can options come out of it."""
-        return bool(self.unresolved) and self.text[:1] in ("$", "`", "-", "{") and not self.text.startswith("$((")
+        """Whether unknown text stands where an option would begin: only then can options come out of it.
+
+        `${HOME}/data.jsonl` is a path, whatever the variable holds.
+        """
+        begins = bool(self.unresolved) and self.text[:1] in ("$", "`", "-", "{") and not self.text.startswith("$((")
+        return begins and _PATH.match(self.text) is None
 
     def tail(self, start: int) -> Word:
         """The rest of the word from a character on, such as the value behind `--flag=`."""

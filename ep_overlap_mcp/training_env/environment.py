@@ -63,26 +63,40 @@ class TrainingEnvironment:
         self._open_pipe = open_pipe or self._open_process
         self._lock = threading.Lock()
         self._workers: list[Pipe] = []  # none or one; a list, so that the finalizer holds no reference to self
+        self._stand_in: str | None = None  # the version of Transformer Engine that the worker stands in for
         self._failure: tuple[float, str] | None = None
         weakref.finalize(self, _close_all, self._workers)  # also when the interpreter ends
 
-    def judge(self, framework: str, settings: Mapping[str, Any], *, strict_fields: bool = False) -> Judgement:
+    def judge(
+        self,
+        framework: str,
+        settings: Mapping[str, Any],
+        *,
+        strict_fields: bool = False,
+        transformer_engine: str | None = None,
+    ) -> Judgement:
         """The installed Megatron's verdict on settings by canonical path (`model.bf16`).
 
         `framework` is `megatron-core`, `megatron-lm` or `bridge`. With `strict_fields`, a `model.*` setting that the
         installed version does not have is rejected, as its constructor does; otherwise it is only listed.
+        `transformer_engine` is a version that an empty stand-in shows to Megatron where none is installed.
         """
         request = {"framework": framework, "settings": dict(settings), "strict_fields": strict_fields}
-        return _judgement(self._asked(request, self.limits.answer))
+        return _judgement(self._asked(request, self.limits.answer, transformer_engine))
 
     def judge_all(
-        self, framework: str, batch: Sequence[Mapping[str, Any]], *, strict_fields: bool = False
+        self,
+        framework: str,
+        batch: Sequence[Mapping[str, Any]],
+        *,
+        strict_fields: bool = False,
+        transformer_engine: str | None = None,
     ) -> list[Judgement]:
         """Verdicts on many configurations, in their order."""
         several = [dict(settings) for settings in batch]
         request = {"framework": framework, "batch": several, "strict_fields": strict_fields}
         limit = self.limits.answer + self.limits.answer_in_batch * len(several)
-        return [_judgement(answer) for answer in self._asked(request, limit)["answers"]]
+        return [_judgement(answer) for answer in self._asked(request, limit, transformer_engine)["answers"]]
 
     def describe(self, *, fast: bool = False) -> EnvironmentResult:
         """Components, GPUs and what can run there; `fast` reads versions only and imports nothing."""
@@ -108,9 +122,12 @@ class TrainingEnvironment:
     ) -> None:
         self.close()
 
-    def _asked(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    def _asked(self, request: dict[str, Any], limit_s: float, stand_in: str | None) -> dict[str, Any]:
         """Ask the worker; one that died since it last answered is replaced once."""
         with self._lock:
+            if stand_in != self._stand_in:  # what is imported once stays: another version takes another worker
+                _close_all(self._workers)
+                self._stand_in = stand_in
             warm = bool(self._workers) and self._workers[0].alive
             try:
                 return _without_error(self._worker().ask(request, limit_s))
@@ -127,7 +144,8 @@ class TrainingEnvironment:
         if self._failure and time.monotonic() - self._failure[0] < self.limits.retry:
             raise TrainingEnvironmentError(self._failure[1])
         try:
-            pipe = self._open_pipe(CHECK, ("--worker",))
+            stand_in = ("--transformer-engine", self._stand_in) if self._stand_in else ()
+            pipe = self._open_pipe(CHECK, ("--worker", *stand_in))
             self._workers.append(pipe)
             _must_be_able(_without_error(pipe.ask({"hello": True}, self.limits.start)))
         except TrainingEnvironmentError as problem:

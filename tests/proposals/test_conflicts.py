@@ -103,3 +103,11 @@ def test_ways_out_that_keep_more_come_first() -> None:
     ways = judged(text + "delay_wgrad_compute: true\n", "megatron-core==0.18.2,transformer-engine==2.9.0").way_out
     assert {"model.delay_wgrad_compute": False} in [way.changes for way in ways]
     assert [len(way.keeps) for way in ways] == sorted((len(way.keeps) for way in ways), reverse=True)
+
+
+def test_without_a_conflict_there_is_no_way_out() -> None:
+    """What plain overlap needs, here a dispatcher, is no conflict of delayed weight gradients."""
+    text = LM.replace("alltoall", "allgather")
+    found = judged(text, "megatron-lm==0.16.1,transformer-engine==2.9.0,torch==2.9.0")
+    assert found.summary.startswith("Delayed weight gradients here: no conflict found.")
+    assert found.way_out == []

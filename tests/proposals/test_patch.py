@@ -184,3 +184,43 @@ def test_two_configurations_that_share_a_line_get_no_diff(tmp_path: Path) -> Non
         if r.patch and r.configuration in ("one_config", "two_config")
     ]
     assert formats == ["python", "python"]
+
+
+PAIRS = "ARGS=(\n    {0}\n    {1}\n)\ntorchrun pretrain_gpt.py ${{ARGS[@]}}" + f" {FLAGS}\n"
+LEGAL = "--expert-model-parallel-size 4 --moe-token-dispatcher-type alltoall --overlap-moe-expert-parallel-comm"
+
+
+def test_the_first_of_several_flags_on_a_line_goes_without_the_indent(tmp_path: Path) -> None:
+    """What follows it takes its place."""
+    text = PAIRS.format("--moe-shared-expert-overlap --seed 7", LEGAL)
+    assert patch_of(tmp_path, "train.sh", text) == "-    --moe-shared-expert-overlap --seed 7\n+    --seed 7"
+
+
+def test_a_line_of_which_nothing_is_left_goes(tmp_path: Path) -> None:
+    """Three flags of one line are removed with the line; no blank one is left."""
+    full = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    assert patch_of(tmp_path, "train.sh", PAIRS.format(full, LEGAL)) == f"-    {full}"
+    lines = (LEGAL, full)
+    assert patch_of(tmp_path, "train.sh", command(*lines)) == f"-    {LEGAL} \\\n-    {full}\n+    {LEGAL}"
+
+
+def test_a_layout_is_quoted_as_its_place_needs(tmp_path: Path) -> None:
+    """A bar ends a command: quoted in a command, quoted twice for Ray's shell, bare inside a string of options."""
+    uneven = "--pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 7"
+    layout = "Ettttt|tttt|tttt|tttL"
+    array = PAIRS.format(LEGAL, uneven)
+    assert f' --pipeline-model-parallel-layout "{layout}"' in patch_of(tmp_path, "array.sh", array)
+    ray = array.replace("torchrun", "ray job submit -- torchrun")
+    assert f" --pipeline-model-parallel-layout \"'{layout}'\"" in patch_of(tmp_path, "ray.sh", ray)
+    string = f'ARGS="{FLAGS} {LEGAL} {uneven}"\ntorchrun pretrain_gpt.py $ARGS\n'
+    assert f" --pipeline-model-parallel-layout {layout}" in patch_of(tmp_path, "string.sh", string)
+
+
+def test_a_computed_value_is_replaced_where_its_flag_uses_it(tmp_path: Path) -> None:
+    """The arithmetic stays: others may use it."""
+    before = "SIZE=$((2 * 1))\n"
+    flags = ("--expert-model-parallel-size 4", "--mtp-num-layers $SIZE", "--overlap-moe-expert-parallel-comm")
+    flags = (*flags, "--moe-token-dispatcher-type alltoall")
+    assert patch_of(tmp_path, "train.sh", command(*flags, before=before)) == (
+        "-    --mtp-num-layers $SIZE \\\n+    --mtp-num-layers 1 \\"
+    )

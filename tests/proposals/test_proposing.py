@@ -113,3 +113,20 @@ def test_the_evidence_speaks_for_both_dispatchers_on_h100() -> None:
     assert any("16 x H100" in line for line in found["hybridep"])
     assert any("16 x H100" in line for line in found["alltoall"])
     assert any("256 x H100" in line for line in found["deepep"])
+
+
+def test_a_setting_of_a_newer_release_names_the_releases_that_have_it() -> None:
+    """Nothing helps on the release in question; another one does."""
+    text = MOE + "moe_use_grouped_tensor: true\n"
+    result = proposed(text, stack="megatron-core==0.16.1,transformer-engine==2.9.0", assume="overlap")
+    assert result.blocked_by == ["setting-unknown-to-version"]
+    assert result.next.startswith("every setting is known to megatron-core ")
+    assert "0.16.1" not in result.next
+
+
+def test_without_a_known_error_and_undecided_is_not_nothing_to_change() -> None:
+    """A part of a configuration shows no error; that decides nothing."""
+    text = "defaults:\n  - base.yaml\n" + MOE + "overlap_moe_expert_parallel_comm: true\n"
+    result = proposed(text)
+    assert (result.changes, result.verdict_after) == ([], "undetermined")
+    assert result.summary.startswith("No change is known to be needed, which decides nothing: ")

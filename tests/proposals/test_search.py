@@ -224,3 +224,50 @@ def test_sizes_that_fit_neither_experts_nor_ranks_nor_batch_are_mended_together(
         "model.expert_model_parallel_size": 8,
         "train.global_batch_size": 96,
     }
+
+
+def test_uneven_stages_keep_their_layers_in_a_layout() -> None:
+    """61 layers as 16, 16, 16 and 13: no number divides both, so each rank's layers are split by a layout."""
+    uneven = {
+        "model.num_layers": 61,
+        "model.pipeline_model_parallel_size": 4,
+        "model.num_layers_in_last_pipeline_stage": 13,
+    }
+    eight = "t" * 8
+    layout = "|".join([f"E{eight}", eight, eight, "t" * 7, eight, eight, eight, "t" * 6 + "L"])
+    assert changes_of(search(request(uneven))) == {
+        "model.pipeline_model_parallel_layout": layout,
+        "model.num_layers_in_last_pipeline_stage": None,
+    }
+
+
+def test_uneven_stages_that_one_number_divides_need_no_layout() -> None:
+    """94 layers as three times 24 and 22."""
+    uneven = {
+        "model.num_layers": 94,
+        "model.pipeline_model_parallel_size": 4,
+        "model.num_layers_in_last_pipeline_stage": 22,
+    }
+    assert changes_of(search(request(uneven))) == {"model.virtual_pipeline_model_parallel_size": 2}
+
+
+def test_a_prime_number_of_layers_is_halved_rather_than_cut_into_single_ones() -> None:
+    """62 layers on two ranks: two stages of 16 and two of 15 before 31 stages of one; those are the alternative."""
+    found = search(request({"model.num_layers": 62, "model.pipeline_model_parallel_size": 2}))
+    halves = "|".join(["E" + "t" * 16, "t" * 16, "t" * 15, "t" * 15 + "L"])
+    assert changes_of(found) == {"model.pipeline_model_parallel_layout": halves}
+    assert {"model.virtual_pipeline_model_parallel_size": 31} in [dict(p.changes) for p in found.alternatives]
+
+
+def test_a_layout_in_bridge_comes_with_its_virtual_stages() -> None:
+    """`CommOverlapConfig.setup` looks at the field before the layout sets it."""
+    odd = {
+        "model.num_layers": 61,
+        "model.pipeline_model_parallel_size": 4,
+        "model.num_layers_in_last_pipeline_stage": 13,
+        "comm_overlap.present": True,
+        "comm_overlap.overlap_moe_expert_parallel_comm": True,
+    }
+    found = changes_of(search(request(odd, "megatron-bridge==0.5.1,transformer-engine==2.12.0", "bridge")))
+    assert found["model.virtual_pipeline_model_parallel_size"] == 2
+    assert found["model.pipeline_model_parallel_layout"].count("|") == 7

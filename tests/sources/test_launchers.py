@@ -188,3 +188,25 @@ megatron sft --model Qwen/X --expert_model_parallel_size 8 --moe_grouped_gemm tr
 def test_what_trains_nothing_sets_nothing(command: str) -> None:
     """Conversion, preparation and export are not the run that is checked."""
     assert only(command).assignments == []
+
+
+SLIME = "ray job submit -- python3 train.py --actor-num-nodes 2 --actor-num-gpus-per-node 8 --rollout-batch-size 32"
+
+
+def test_slime_writes_precision_lengths_and_dispatcher_itself() -> None:
+    """Neither `--bf16` nor a dispatcher has to be asked for; the ranks are the actor's."""
+    found = values(only(f"{SLIME} --num-experts 8 --expert-model-parallel-size 4"))
+    written = {
+        "model.bf16": True,
+        "model.variable_seq_lengths": True,
+        "model.moe_token_dispatcher_type": "alltoall",
+        "hardware.world_size": 16,
+    }
+    assert {path: found[path] for path in written} == written
+
+
+def test_slime_leaves_what_is_written() -> None:
+    """Half precision by another name, a dispatcher that takes sequences of any length."""
+    found = values(only(f"{SLIME} --num-experts 8 --fp16 --moe-token-dispatcher-type flex"))
+    assert (found["model.bf16"], found["model.moe_token_dispatcher_type"]) == (False, "flex")
+    assert "model.variable_seq_lengths" not in values(only("torchrun pretrain_gpt.py --num-experts 8 --fp16"))

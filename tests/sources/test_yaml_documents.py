@@ -367,3 +367,17 @@ def test_any_document_is_read_or_unreadable(text):
         return
     for reading in readings:
         assert all(text[slice(*a.span)].strip() for a in reading.assignments if a.span)
+
+
+def test_base_files_make_a_part_of_it():
+    """Primus calls them `bases` and `extends`, Hydra `defaults`; what they set is unknown."""
+    fields = "num_layers: 16\nnum_moe_experts: 8\nexpert_model_parallel_size: 4\n"
+    for key in ("bases", "extends", "includes", "defaults"):
+        reading = read(f"{key}:\n  - moe_base.yaml\n{fields}")
+        assert reading.partial == ["inherits from moe_base.yaml, which the text does not hold"]
+
+
+def test_the_trainers_precision_is_the_models():
+    """NeMo's configurations state it beside the model."""
+    fields = "model:\n  num_moe_experts: 8\n  expert_model_parallel_size: 4\n  moe_router_topk: 2\n"
+    assert values(read(f"trainer:\n  precision: bf16\n{fields}"))["model.bf16"] is True

@@ -427,3 +427,21 @@ def test_a_line_beyond_the_limit_does_not_end_the_worker(small):
     first, second = (json.loads(line) for line in done.stdout.splitlines())
     assert "larger than" in first["error"]
     assert (second["id"], "'bf16'" in second["error"]) == (2, True)
+
+
+@pytest.mark.megatron
+def test_a_transformer_engine_that_is_not_installed_is_stood_in_for_by_its_version():
+    """Megatron's own checks of its version and of its kernels' names are answered, and the answer says by whom."""
+    fused = OVERLAP | {
+        "model.moe_permute_fusion": True,
+        "model.apply_rope_fusion": True,
+        "model.rotary_interleaved": True,
+    }
+    plain, _ = answer({"settings": fused})
+    modern, _ = answer({"settings": fused}, "--transformer-engine", "2.9.0")
+    old, _ = answer({"settings": fused}, "--transformer-engine", "2.2.0")
+    assert plain["judged"] is False
+    assert (modern["accepted"], modern["emulated"]) == (True, ["transformer_engine"])
+    assert modern["versions"]["transformer-engine"] == "2.9.0"
+    assert old["accepted"] is False
+    assert "2.3.0" in old["exception"]

@@ -250,3 +250,18 @@ def test_a_refusal_and_a_half_answer_are_errors(answer, text):
     """Neither is taken for a verdict."""
     pipe = FakePipe.opener(lambda _program, request: {"cannot_judge": None} if "hello" in request else answer)
     assert refusal(TrainingEnvironment(open_pipe=pipe)) == text
+
+
+def test_another_stand_in_takes_another_worker():
+    """What is imported once stays: a worker answers for one version of Transformer Engine."""
+    opened = []
+
+    def open_pipe(program, arguments):
+        opened.append(arguments)
+        return FakePipe(program, lambda _program, request: {"cannot_judge": None} if "hello" in request else ANSWER, [])
+
+    environment = TrainingEnvironment(open_pipe=open_pipe)
+    for version in (None, "2.9.0", "2.9.0", None):
+        environment.judge("megatron-core", SETTINGS, transformer_engine=version)
+    stand_in = ("--worker", "--transformer-engine", "2.9.0")
+    assert opened == [("--worker",), stand_in, ("--worker",)]

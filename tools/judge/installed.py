@@ -6,13 +6,12 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import importlib.machinery
 import importlib.metadata
 import sys
-import types
 from typing import Any
 
 from .exceptions import told
+from .stand_ins import stand_in_for_triton, standing_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +29,12 @@ class Installed:
 def installed() -> Installed:
     """Import Megatron-Core, once; with a stand-in for Triton where that alone is missing."""
     versions = installed_versions()
+    version = standing_in()
+    versions |= {"transformer-engine": version} if version else {}
     if not __debug__:
         why = "this Python runs with -O or PYTHONOPTIMIZE, which removes the assertions Megatron validates with"
         return Installed(versions=versions, missing=why)
-    emulated: list[str] = []
+    emulated = ["transformer_engine"] if version else []
     try:
         importlib.import_module("torch")
         try:
@@ -41,7 +42,7 @@ def installed() -> Installed:
         except ModuleNotFoundError as problem:
             if (problem.name or "").partition(".")[0] != "triton":
                 raise
-            emulated = ["triton"]
+            emulated.append("triton")
             stand_in_for_triton()
             module = transformer_config()
     except Exception as problem:  # noqa: BLE001, any failure of a foreign import is an answer
@@ -65,33 +66,3 @@ def installed_versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(distribution)
     return versions
-
-
-def stand_in_for_triton() -> None:
-    """Megatron-Core 0.18 and later import Triton for kernels that constructing a configuration never runs.
-
-    torch has looked for Triton by now and does not look again, so it does not take the stand-in for real.
-    """
-    for name in [name for name in sys.modules if name.partition(".")[0] == "megatron"]:
-        del sys.modules[name]
-    for name in ("triton", "triton.language"):
-        module = Unusable(name)
-        module.__path__ = []
-        vars(module)["__version__"] = "0.0.0"  # older than any version that a check asks for
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        sys.modules[name] = module
-    sys.modules["triton"].language = sys.modules["triton.language"]  # type: ignore[attr-defined]
-
-
-class Unusable(types.ModuleType):
-    """A module whose every name is a decorator that returns what it decorates."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return decorator
-
-
-def decorator(*arguments: Any, **options: Any) -> Any:
-    """`@jit` and `@jit(...)` alike leave the function as it is."""
-    return arguments[0] if len(arguments) == 1 and not options else decorator

@@ -76,4 +76,5 @@ def _megatron_text(result: CheckResult) -> str:
     verdict = "accepts" if word.accepted else f"rejects: {word.exception} at {word.at}"
     if word.accepted and word.agrees and result.verdict == "invalid":
         return "  installed Megatron: accepts when its configuration is built; the errors above come elsewhere or later"
-    return f"  installed Megatron: {verdict}; {'agrees' if word.agrees else 'DISAGREES with the rules'}"
+    stand_ins = f" (with a stand-in for {', '.join(word.stand_ins)})" if word.stand_ins else ""
+    return f"  installed Megatron{stand_ins}: {verdict}; {'agrees' if word.agrees else 'DISAGREES with the rules'}"
