@@ -221,9 +221,11 @@ def _removal(place: Statement) -> Edit:
         if before is not None:
             return Edit(before.start(), place.stop if rest[:1] in ('"', "'") else own, "")
     if place.indent is not None and re.fullmatch(r"[ \t]*\\?(?:[ \t]#.*)?", rest):
-        return Edit(place.line[0], min(place.stop + len(rest) + 1, len(text)), "")
+        return Edit(place.line[0], place.next_line, "")
     start = place.start
-    while start > place.line[0] and text[start - 1] == " " and text[place.stop : place.stop + 1] in (" ", "\n", ""):
+    while (
+        start > place.line[0] and text[start - 1] == " " and text[place.stop : place.stop + 1] in (" ", "\r", "\n", "")
+    ):
         start -= 1
     return Edit(start, place.stop, "")
 
@@ -322,7 +324,13 @@ def _applied(texts: Mapping[str, str], edits: Mapping[str, Iterable[Edit]]) -> d
     changed = {}
     for file, made in edits.items():
         text = texts[file]
+        end = _line_end(text)
         for edit in sorted(made, key=lambda edit: (edit.start, edit.stop), reverse=True):
-            text = text[: edit.start] + edit.text + text[edit.stop :]
+            text = text[: edit.start] + edit.text.replace("\n", end) + text[edit.stop :]
         changed[file] = text
     return changed
+
+
+def _line_end(text: str) -> str:
+    """How the lines of a text end, most of them."""
+    return "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
