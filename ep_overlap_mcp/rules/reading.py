@@ -186,6 +186,28 @@ def part_not_read(view: View) -> Check:
     return _omissions(view, "not read", "left out", "give what it sets with --set PATH=VALUE")
 
 
+@rule("EPO812", "shell-needs-lf-line-ends", ERROR, enforced=[evidence()], source=READERS)
+def shell_needs_lf_line_ends(view: View) -> Check:
+    r"""What it checks: a shell script has CRLF line ends, as editors on Windows write them, in lines that bash runs.
+
+    Why: to bash a carriage return is a character like any other. A command ends at its first `\`, its other lines are
+    "command not found", `then` and `)` are words of their own, and Slurm refuses the script. Everything else is judged
+    as if the line ends were LF.
+
+    Example: `torchrun pretrain_gpt.py \` before a carriage return starts the training without any of its options
+
+    Fix: `sed -i 's/\r$//' train.sh` or `dos2unix train.sh`; `*.sh text eol=lf` in git's `.gitattributes` keeps it so.
+    """
+    found = [o for o in view.request.omissions if o.kind == "line ends"]
+    said = "; ".join(f"{o.file} has CRLF line ends and breaks in line {o.line}, `{o.text}`: {o.why}" for o in found)
+    return violated(
+        truth(bool(found)),
+        f"{said}. Mend it with `sed -i 's/\\r$//'` or `dos2unix`; all else is judged as if the line ends were LF",
+        expected="LF line ends",
+        settings=[],
+    )
+
+
 def _omissions(view: View, kind: str, note: str, expected: str) -> Check:
     found = [o for o in view.request.omissions if o.kind == kind]
     current = [o for o in found if o.path is None or not _settled_later(view, o)]

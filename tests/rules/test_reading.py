@@ -104,6 +104,14 @@ VIOLATED: list[tuple[str, Reading, str]] = [
         read(leaves_out("not read", "while [ $# -gt 0 ]", "a loop over the script's own arguments")),
         "left out: `while [ $# -gt 0 ]` (train.sh:3): a loop over the script's own arguments",
     ),
+    (
+        "shell-needs-lf-line-ends",
+        read(leaves_out("line ends", "torchrun x.py \\", "bash ends the command there")),
+        (
+            "train.sh has CRLF line ends and breaks in line 3, `torchrun x.py \\`: bash ends the command there. "
+            "Mend it with `sed -i 's/\\r$//'` or `dos2unix`; all else is judged as if the line ends were LF"
+        ),
+    ),
 ]
 
 
