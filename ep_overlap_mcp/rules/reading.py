@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.rules.engine import ERROR, INFO, WARNING, evidence, rule, violated
-from ep_overlap_mcp.rules.truth import FALSE, truth
+from ep_overlap_mcp.rules.engine import ERROR, INFO, WARNING, evidence, rule, undecided, violated
+from ep_overlap_mcp.rules.truth import FALSE, Truth, truth
 from ep_overlap_mcp.settings.fields import field_table
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FIELDS = "ep-overlap-mcp:ep_overlap_mcp/settings/fields.json"
 READERS = "ep-overlap-mcp:ep_overlap_mcp/sources"
+RELEASES = "ep-overlap-mcp:ep_overlap_mcp/stack.py"
 
 
 @rule("EPO801", "setting-unknown-to-version", ERROR, enforced=[evidence()], source=FIELDS)
@@ -205,6 +206,25 @@ def shell_needs_lf_line_ends(view: View) -> Check:
         f"{said}. Mend it with `sed -i 's/\\r$//'` or `dos2unix`; all else is judged as if the line ends were LF",
         expected="LF line ends",
         settings=[],
+    )
+
+
+@rule("EPO813", "release-known-to-the-rules", ERROR, enforced=[evidence()], source=RELEASES)
+def release_known_to_the_rules(view: View) -> Check:
+    """What it checks: the release is of a later minor version than any that the rules were written after.
+
+    Why: it is judged like main as these rules know it. What it added, dropped or changed since is not known, so that
+    nothing it was judged by is a pass.
+
+    Example: `--stack megatron-core==0.25.0`, where main called itself 0.20 when the rules were written
+
+    Fix: `--python PATH` asks the Megatron that is installed there; a newer version of this tool may know the release.
+    """
+    newer = view.release.newer_than_known
+    return undecided(
+        Truth(None) if newer else FALSE,
+        f"{newer} is newer than every release that the rules were written after, and is judged like main; the "
+        "installed Megatron decides: --python PATH, or EP_OVERLAP_PYTHON for the server",
     )
 
 

@@ -113,3 +113,12 @@ def test_the_evidence_speaks_for_both_dispatchers_on_h100() -> None:
     assert any("16 x H100" in line for line in found["hybridep"])
     assert any("16 x H100" in line for line in found["alltoall"])
     assert any("256 x H100" in line for line in found["deepep"])
+
+
+def test_a_release_newer_than_the_rules_leaves_the_proposal_open() -> None:
+    """The change is found as for main; what would decide it is said, as no setting would."""
+    result = proposed(MOE, stack="megatron-core==9.9.9,transformer-engine==2.14.0,torch==2.12.0", assume="overlap")
+    assert [c.path for c in result.changes] == ["model.overlap_moe_expert_parallel_comm"]
+    assert result.verdict_after == "undetermined"
+    assert "Undecided as megatron-core 9.9.9 is newer than every release" in result.summary
+    assert "--python PATH" in result.next
