@@ -92,7 +92,7 @@ def _taken_whole(written: str) -> bool:
 
 def _shell_words(written: str, number: int, start: int) -> list[Word]:
     """The words up to a comment, without their quotes; none where a quote is not closed."""
-    words = []
+    words: list[Word] = []
     at = 0
     for found in _SHELL_WORD.finditer(written):
         if written[at : found.start()].strip():
