@@ -70,8 +70,8 @@ class Core:
 
     @property
     def newer_than_known(self) -> bool:
-        """Whether this is a later release than any that the rules were written after."""
-        return self.version > _version("main")
+        """Whether this is of a later minor release than any that the rules were written after; main is 0.20."""
+        return self.minor > Core("main").minor
 
     @property
     def minor(self) -> tuple[int, ...]:
@@ -89,6 +89,13 @@ class Release:
 
     core: Core
     bridge: str | None = None
+
+    @property
+    def newer_than_known(self) -> str | None:
+        """The component that is of a later minor release than any that the rules were written after, if one is."""
+        if self.bridge is not None and _bridge_version(self.bridge).release[:2] > _bridge_version("main").release[:2]:
+            return f"megatron-bridge {self.bridge}"
+        return f"megatron-core {self.core.label}" if self.core.newer_than_known else None
 
     def bridge_within(self, specifier: str) -> bool:
         """Whether the Bridge release lies in a range; without a Bridge it lies in none."""

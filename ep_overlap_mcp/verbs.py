@@ -137,15 +137,15 @@ def analyze_profile(
 ) -> ProfileResult:
     """Exposed and hidden communication of profiles, alone or against `before`; `page` is written as HTML.
 
-    A page in a folder that is not there is refused before the files are read.
+    A page that cannot be written is refused before the files are read.
     """
     from ep_overlap_mcp.profiles import analyze, draw
     from ep_overlap_mcp.sources.files import allowed
 
     read = [allowed(path, roots) for path in paths]
     other = allowed(before, roots) if before else None
-    if page is not None and not page.parent.is_dir():
-        raise UsageError(f"--html: {page} cannot be written: there is no folder {page.parent}")
+    if page is not None:
+        refuse_unwritable_page(page)
     result = analyze(read, compat=compat, before=other, on_progress=on_progress)
     if page is not None:
         from ep_overlap_mcp.reports.profile_page import profile_page
@@ -154,14 +154,30 @@ def analyze_profile(
     return result
 
 
+def refuse_unwritable_page(page: Path) -> None:
+    """Raise UsageError where a page could not be written later; a page that is there stays as it is."""
+    if not page.parent.is_dir():
+        raise UsageError(f"--html: {page} cannot be written: there is no folder {page.parent}")
+    try:
+        new = not page.exists()
+        page.open("ab").close()  # only the file system knows: of rights, of a full or a read-only disk, of long names
+        if new:
+            page.unlink()
+    except OSError as problem:
+        raise _no_page(page, problem) from problem
+
+
 def write_page(page: Path, html: str) -> None:
     """Write a page of HTML; raises UsageError where it cannot be written."""
     try:
         page.write_text(html, encoding="utf-8")
     except OSError as problem:
-        raise UsageError(
-            f"--html: {page} cannot be written: {problem.strerror}; name a file in a folder that is there"
-        ) from problem
+        raise _no_page(page, problem) from problem
+
+
+def _no_page(page: Path, problem: OSError) -> UsageError:
+    remedy = "name a file in a folder that you may write to"
+    return UsageError(f"--html: {page} cannot be written: {problem.strerror}; {remedy}")
 
 
 def plan_smoke_run(question: Question, options: SmokeOptions, environment: TrainingEnvironment) -> SmokePlan:

@@ -233,6 +233,40 @@ def test_a_page_without_a_folder_is_refused_before_the_profile_is_read(run: Run)
     assert "--html: missing/page.html cannot be written: there is no folder missing" in err
 
 
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        ("folder", "Is a directory"),
+        ("n" * 300 + ".html", "File name too long"),
+        ("locked/page.html", "Permission denied"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(
+    run: Run, tmp_path: Path, page: str, told: str
+) -> None:
+    """The folder is there; whether a file can be written in it is tried before profiles are read or runs planned."""
+    if told == "Permission denied" and os.geteuid() == 0:
+        pytest.skip("root writes everywhere")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "locked").mkdir(mode=0o555)
+    run.write("profile.json", "no profile, which would be told next")
+    run.write("fields.json", FIELDS)
+    for words in (("profile", "profile.json"), ("smoke", "sweep", "fields.json", "--python", "/no/such/python")):
+        code, out, err = run(*words, "--html", page)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"--html: {page} cannot be written: {told}; name a file in a folder that you may write to" in err
+
+
+def test_a_page_is_tried_without_a_trace(run: Run, tmp_path: Path) -> None:
+    """Where the work fails, a page that was there is as it was, and no empty one is left."""
+    run.write("profile.json", "no profile")
+    run.write("page.html", "the last one")
+    for page in ("page.html", "new.html"):
+        assert run("profile", "profile.json", "--html", page)[0] == 2
+    assert (tmp_path / "page.html").read_text() == "the last one"
+    assert not (tmp_path / "new.html").exists()
+
+
 def test_explain_names_near_rules(run: Run) -> None:
     """A misspelled rule is answered with those that look like it."""
     code, out, err = run("explain", "pipeline-needs-virtual-stage")

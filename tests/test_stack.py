@@ -104,6 +104,25 @@ def test_ranges(label: str, specifier: str, *, inside: bool) -> None:
     assert Core(label).within(specifier) is inside
 
 
+@pytest.mark.parametrize(
+    ("core", "bridge", "newer"),
+    [
+        ("0.19.7", None, None),
+        ("0.20.0", None, None),
+        ("0.20.3", None, None),  # 0.20 is what main calls itself
+        ("main", "main", None),
+        ("dev", None, None),
+        ("0.21.0rc0", None, "megatron-core 0.21.0rc0"),
+        ("9.9.9", None, "megatron-core 9.9.9"),
+        ("main", "0.7.1", None),
+        ("main", "0.8.0", "megatron-bridge 0.8.0"),
+    ],
+)
+def test_a_release_is_newer_than_known_from_the_next_minor_on(core: str, bridge: str | None, newer: str | None) -> None:
+    """What main calls itself is known; what comes after it is not."""
+    assert Release(Core(core), bridge).newer_than_known == newer
+
+
 def test_minor_releases_of_candidates_count_as_the_release() -> None:
     """Fields are added by minor release, so a release candidate has them."""
     assert Core("0.17.0rc0").minor == (0, 17)

@@ -54,6 +54,21 @@ def test_files_then_text_then_overrides(tmp_path: Path) -> None:
     assert result.settings["model.num_moe_experts"].value == 64
 
 
+def test_a_script_with_crlf_line_ends_is_invalid_and_all_else_is_judged(tmp_path: Path) -> None:
+    """What bash breaks at is an error beside the others; the same text as YAML or Python would be sound."""
+    script = "python pretrain_gpt.py --bf16 --num-layers 2 --num-experts 8 --disable-bias-linear \\\n"
+    script += "  --overlap-moe-expert-parallel-comm --expert-model-parallel-size 1 \\\n"
+    script += "  --moe-token-dispatcher-type alltoall --moe-grouped-gemm --position-embedding-type rope\n"
+    path = tmp_path / "train.sh"
+    errors = []
+    for text in (script, script.replace("\n", "\r\n")):
+        path.write_bytes(text.encode())
+        (result,) = check_configuration(Question(files=(path,), stack="megatron-lm==0.18.2", roots=(tmp_path,)))
+        errors.append([f.name for f in result.findings if f.severity == "error"])
+    assert errors[0] == ["needs-expert-parallelism"]
+    assert errors[1] == ["needs-expert-parallelism", "shell-needs-lf-line-ends"]
+
+
 def test_no_configuration_is_refused() -> None:
     """Nothing to judge is bad usage, not a pass."""
     with pytest.raises(UsageError, match="no configuration given"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ from ep_overlap_mcp.commands.common import add_question, print_results, question
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from ep_overlap_mcp.results.smoke import SweepResult
     from ep_overlap_mcp.smoke.options import SmokeOptions
@@ -43,10 +45,11 @@ def run(options: argparse.Namespace) -> int:
 
     if bool(options.resume) == bool(options.files):
         raise UsageError("a sweep takes configuration files and --vary, or --resume ID")
-    sweep_id = options.resume or _created(options)
     page = Path(options.html) if options.html else None
+    _refuse_page(page, options.resume)  # before the plans, which ask the training environment about every point
+    sweep_id = options.resume or _created(options)
     found = sweep.result(sweep_id)
-    _write_page(found, page)  # before anything starts: a page that cannot be written is known at once
+    _write_page(found, page)
     if not options.dry_run:
         print(f"sweep {sweep_id}; go on after an interruption with --resume", file=sys.stderr)  # noqa: T201
         found = sweep.go_on(sweep_id, lambda so_far: _show_progress(so_far, page))
@@ -97,16 +100,34 @@ def _show_progress(found: SweepResult, page: Path | None) -> None:
     _write_page(found, page)
 
 
+def _refuse_page(page: Path | None, sweep_id: str | None) -> None:
+    from ep_overlap_mcp.verbs import refuse_unwritable_page
+
+    if page is not None:
+        with _way_on(sweep_id):
+            refuse_unwritable_page(page)
+
+
 def _write_page(found: SweepResult, page: Path | None) -> None:
     from ep_overlap_mcp.reports.sweep_page import sweep_page
-    from ep_overlap_mcp.verbs import UsageError, write_page
+    from ep_overlap_mcp.verbs import write_page
 
-    if page is None:
-        return
+    if page is not None:
+        with _way_on(found.id):
+            write_page(page, sweep_page(found))
+
+
+@contextlib.contextmanager
+def _way_on(sweep_id: str | None) -> Iterator[None]:
+    """What is refused of a sweep that is there says how to go on with it."""
+    from ep_overlap_mcp.verbs import UsageError
+
     try:
-        write_page(page, sweep_page(found))
+        yield
     except UsageError as problem:
-        raise UsageError(f"{problem}, and --resume {found.id}") from problem
+        if sweep_id is None:
+            raise
+        raise UsageError(f"{problem}, and --resume {sweep_id}") from problem
 
 
 def _exit_code(found: SweepResult) -> int:

@@ -15,8 +15,15 @@ from ep_overlap_mcp.diagnosis.regression import Triage, supports, triage
 from ep_overlap_mcp.diagnosis.runs import two_runs
 from ep_overlap_mcp.diagnosis.step_time import change_point, compare_step_times
 from ep_overlap_mcp.diagnosis.summary import summary
-from ep_overlap_mcp.diagnosis.symptoms import candidates
-from ep_overlap_mcp.results.diagnose import ChangedSetting, ChangedTogether, DiagnoseResult, Experiment, StepTime
+from ep_overlap_mcp.diagnosis.symptoms import candidates, named, to_choose_from
+from ep_overlap_mcp.results.diagnose import (
+    ChangedSetting,
+    ChangedTogether,
+    DiagnoseResult,
+    Experiment,
+    StepTime,
+    SymptomChoice,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,8 +78,17 @@ def diagnose(
         experiments=_experiments(found) if found else [],
         step_time=_step_time(evidence),
         first_failure=first_failure(evidence),
+        symptoms=_symptoms(evidence) if causes[0].cause == "unknown" else [],
     )
     return result.model_copy(update={"summary": summary(result, evidence, compared=found is not None)})
+
+
+def _symptoms(evidence: Evidence) -> list[SymptomChoice]:
+    """What the caller can say is wrong, where he has said nothing that names a symptom."""
+    if named(evidence.symptom):
+        return []
+    rows = to_choose_from(evidence)
+    return [SymptomChoice(symptom=row.name, evidence=row.evidence, causes=list(row.causes[:3])) for row in rows]
 
 
 def _configurations(

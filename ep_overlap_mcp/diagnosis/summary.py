@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 def summary(result: DiagnoseResult, evidence: Evidence, *, compared: bool) -> str:
     """First cause with its test, the rank that failed first, the triage of two configurations, what steps say."""
     parts = [_first_cause(result.causes)]
+    if result.symptoms:
+        parts.append(_symptoms([row.symptom for row in result.symptoms], evidence.symptom))
     if result.first_failure:
         parts.append(_failed_first(result.first_failure))
     if compared:
@@ -29,6 +31,11 @@ def _first_cause(causes: list[Cause]) -> str:
         return f"No known signature.{seen} To find out, {top.test}.{more}"
     named = f": {', '.join(top.rules[:3])}" if top.cause == "config-rule-violated" and top.rules else ""
     return f"{top.confidence.capitalize()}: {top.title} ({top.cause}{named}). Test: {top.test}.{more}"
+
+
+def _symptoms(names: list[str], given: str) -> str:
+    said = f"`{given[:40]}` names no symptom that is known." if given else "What is wrong was not said."
+    return f"{said} Candidates come with --symptom (tool: symptom), likeliest first: {', '.join(names)}."
 
 
 def _failed_first(first: FirstFailure) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.diagnosis.findings import POSSIBLE, Against, Support
@@ -11,36 +12,42 @@ from ep_overlap_mcp.diagnosis.findings import POSSIBLE, Against, Support
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ep_overlap_mcp.diagnosis.evidence import Evidence
+
 
 @dataclass(frozen=True)
 class SymptomRow:
-    """Words that name a symptom, and its causes, the most frequent in public reports first."""
+    """Words that name a symptom, what tells its causes apart, and these, the most frequent in public reports first."""
 
     name: str
     words: re.Pattern[str]
+    evidence: str
     causes: tuple[str, ...]
 
 
-def _row(name: str, words: str, *causes: str) -> SymptomRow:
-    return SymptomRow(name, re.compile(words, re.IGNORECASE), causes)
+def _row(name: str, words: str, evidence: str, *causes: str) -> SymptomRow:
+    return SymptomRow(name, re.compile(words, re.IGNORECASE), evidence, causes)
 
 
 SYMPTOMS = (
     _row(
         "out of memory",
         r"out.of.memory|\boom\b|memory (?:grew|grows|full|exhausted)",
+        "the allocator's error and the memory in use on each GPU (nvidia-smi), with the switch on and off",
         "out-of-memory",
         "gpu-memory-exhausted-looks-like-hang",
     ),
     _row(
         "import",
-        r"import ?error|not installed|no module|undefined symbol|cannot import",
+        r"^\s*import\s*$|import ?error|not installed|no module|undefined symbol|cannot import",
+        "the ImportError of the worker and the versions of torch, transformer-engine and deep_ep (--stack)",
         "flex-package-not-importable",
         "te-version-unknown-crash",
     ),
     _row(
         "slower",
         r"slow|regress|throughput (?:drop|fell|lower)|tflops? (?:drop|fell|lower)|takes longer",
+        "two logs with step times, the settings they print, or the configurations (--before, --after)",
         "one-cuda-connection-serialises",
         "gpu-memory-exhausted-looks-like-hang",
         "too-few-microbatches",
@@ -53,6 +60,7 @@ SYMPTOMS = (
         "no gain",
         r"no (?:gain|speed-?up|benefit|overlap|effect|improvement)|not (?:faster|overlapp\w+)|"
         r"(?:without|zero) (?:gain|effect|benefit)|does not pay|serial",
+        "the settings that the log prints after setup (overlap, dispatcher, batch), the environment, a profile",
         "one-cuda-connection-serialises",
         "too-few-microbatches",
         "bridge-reset-the-flag",
@@ -62,6 +70,7 @@ SYMPTOMS = (
     _row(
         "hang",
         r"\bhang|\bhung|stuck|deadlock|time(?:s|d)?[- ]?out|stall|freez",
+        "the logs of all ranks: time-outs, last collectives, memory in use, NVSHMEM versions, dispatcher and packing",
         "gpu-memory-exhausted-looks-like-hang",
         "deepep-transport-timeout",
         "deepep-nvshmem-mismatch",
@@ -75,6 +84,7 @@ SYMPTOMS = (
     _row(
         "nan",
         r"\bnan\b|\binf\b|explod|diverg|loss spike|grad(?:ient)? norm (?:jump|explo|spike)",
+        "loss and gradient norm of the steps, and the printed CUDA-graph modules, moe_layer_freq and wgrad settings",
         "attention-graph-nan",
         "last-layer-dense-drops-final-norm",
         "hybridep-unequal-token-counts",
@@ -85,6 +95,7 @@ SYMPTOMS = (
         r"wrong (?:loss|grad|number|result)|loss (?:is |was )?(?:differ|mismatch|change|off|wrong)|"
         r"different loss|logprob|\bkl\b|"
         r"accuracy|numeric|gradient (?:too small|differ)",
+        "losses with overlap on and off, and the printed moe_layer_freq, LoRA, packing and tied weights",
         "last-layer-dense-drops-final-norm",
         "hybridep-unequal-token-counts",
         "delayed-wgrad-tied-weights",
@@ -93,6 +104,7 @@ SYMPTOMS = (
     _row(
         "crash",
         r"crash|illegal (?:memory )?access|segfault|abort|assert|exception|traceback",
+        "the first exception of every rank with its stack, the settings printed before it, and versions (--stack)",
         "config-rule-violated",
         "expert-input-freed-early",
         "graph-capture-host-copy",
@@ -119,6 +131,18 @@ def candidates(symptom: str) -> Iterator[Support | Against]:
     """Possible causes for a symptom in words; none for words that name no known symptom."""
     for place, cause in enumerate(fitting(symptom)):
         yield Support(cause, POSSIBLE - place / 100)
+
+
+def to_choose_from(evidence: Evidence) -> list[SymptomRow]:
+    """The symptoms that can be named, those that the log shows first."""
+    said = [failure.line.text for failure in evidence.failures]
+    if any(step.nan or _is_nan(step.loss) or _is_nan(step.grad_norm) for step in evidence.iterations):
+        said.append("nan")
+    return sorted(SYMPTOMS, key=lambda row: not any(row.words.search(text) for text in said))
+
+
+def _is_nan(value: float | None) -> bool:
+    return value is not None and not isfinite(value)
 
 
 def named(symptom: str) -> list[str]:

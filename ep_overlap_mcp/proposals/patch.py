@@ -221,12 +221,14 @@ def _removal(place: Statement) -> Edit:
         if before is not None:
             return Edit(before.start(), place.stop if rest[:1] in ('"', "'") else own, "")
     if place.indent is not None and re.fullmatch(r"[ \t]*\\?(?:[ \t]#.*)?", rest):
-        return Edit(place.line[0], min(place.stop + len(rest) + 1, len(text)), "")
+        return Edit(place.line[0], place.next_line, "")
     if place.indent is not None:  # the first of several on its line: what follows takes its place
         following = re.match(r"[ \t]*", rest)
         return Edit(place.start, place.stop + (following.end() if following else 0), "")
     start = place.start
-    while start > place.line[0] and text[start - 1] == " " and text[place.stop : place.stop + 1] in (" ", "\n", ""):
+    while (
+        start > place.line[0] and text[start - 1] == " " and text[place.stop : place.stop + 1] in (" ", "\r", "\n", "")
+    ):
         start -= 1
     return Edit(start, place.stop, "")
 
@@ -325,8 +327,9 @@ def _applied(texts: Mapping[str, str], edits: Mapping[str, Iterable[Edit]]) -> d
     changed = {}
     for file, made in edits.items():
         text = texts[file]
+        end = _line_end(text)
         for edit in sorted(_whole_lines(text, list(made)), key=lambda edit: (edit.start, edit.stop), reverse=True):
-            text = text[: edit.start] + edit.text + text[edit.stop :]
+            text = text[: edit.start] + edit.text.replace("\n", end) + text[edit.stop :]
         changed[file] = text
     return changed
 
@@ -343,9 +346,14 @@ def _whole_lines(text: str, edits: list[Edit]) -> list[Edit]:
         kept = [not any(edit.start <= at < edit.stop for edit in made) for at in range(start, stop)]
         rest = "".join(text[start + at] for at, keep in enumerate(kept) if keep)
         touched = any(start <= edit.start <= stop for edit in edits if edit not in made)
-        if len(made) < 2 or touched or not re.fullmatch(r"[ \t]*\\?", rest):
+        if len(made) < 2 or touched or not re.fullmatch(r"[ \t]*\\?\r?", rest):
             continue
-        before = None if "\\" in rest else re.search(r"[ \t]*\\\n\Z", text[:start])
+        before = None if "\\" in rest else re.search(r"[ \t]*\\\r?\n\Z", text[:start])
         whole = Edit(before.start(), stop, "") if before else Edit(start, min(stop + 1, len(text)), "")
         edits = [edit for edit in edits if edit not in made] + [whole]
     return edits
+
+
+def _line_end(text: str) -> str:
+    """How the lines of a text end, most of them."""
+    return "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"

@@ -218,7 +218,7 @@ def _summary(request: Request, before: Verdict, after: Verdict, proposal: Propos
     text = f"{len(proposal.changes)} change{'s' if len(proposal.changes) > 1 else ''}: {named}."
     text += f" Verdict {before} -> {after}."
     if after == "undetermined":
-        text += f" Undecided for want of {_needs(outcomes)}."
+        text += f" Undecided {_still_open(outcomes)}."
     return text + (f" Gives up: {'; '.join(lost)}." if lost else "")
 
 
@@ -229,7 +229,15 @@ def _word(value: Any) -> str:
 def _next(after: Verdict, outcomes: Sequence[Outcome]) -> str:
     if after == "valid":
         return "apply the patch, then start_smoke_run on the changed configuration, then the A/B of `plan`"
-    return f"still undecided for want of {_needs(outcomes, 12)}; give them and check again"
+    remedy = "give them and check again" if any(o.needs for o in outcomes if undecided_error(o)) else "then check again"
+    return f"still undecided {_still_open(outcomes, 12)}; {remedy}"
+
+
+def _still_open(outcomes: Sequence[Outcome], most: int = 4) -> str:
+    """For want of what, and why where no setting would decide."""
+    needs = _needs(outcomes, most)
+    reasons = [f"as {o.why}" for o in outcomes if undecided_error(o) and not o.needs]
+    return " and ".join([*([f"for want of {needs}"] if needs else []), *reasons])
 
 
 def _needs(outcomes: Sequence[Outcome], most: int = 4) -> str:

@@ -51,9 +51,15 @@ class Statement:
 
     @property
     def rest(self) -> str:
-        """What follows it on its last line."""
+        """What follows it on its last line, without the line's end."""
         stop = self.text.find("\n", self.stop)
-        return self.text[self.stop : len(self.text) if stop < 0 else stop]
+        return self.text[self.stop : len(self.text) if stop < 0 else stop].removesuffix("\r")
+
+    @property
+    def next_line(self) -> int:
+        """Where the line behind its last one starts."""
+        stop = self.text.find("\n", self.stop)
+        return len(self.text) if stop < 0 else stop + 1
 
     @property
     def continues(self) -> bool:

@@ -82,8 +82,13 @@ def _without_settings(answer: Answer) -> Answer:
 
 
 def _needs_only(answer: Answer) -> Answer:
-    kept = ("rule", "name", "needs")
-    return {**answer, "undecided": [{key: u[key] for key in kept if key in u} for u in answer["undecided"]]}
+    """Open rules with what they need; why is told of those that no setting decides."""
+    return {**answer, "undecided": [_open_rule(u) for u in answer["undecided"]]}
+
+
+def _open_rule(rule: Answer) -> Answer:
+    kept = ("rule", "name", "needs") if rule.get("needs") else ("rule", "name", "why")
+    return {key: rule[key] for key in kept if key in rule}
 
 
 def _warnings_in_a_line(answer: Answer) -> Answer:

@@ -81,9 +81,18 @@ class FirstFailure(Record):
     line: int | None
 
 
+class SymptomChoice(Record):
+    """A symptom that can be named (`--symptom`, the tool's `symptom`), and what tells its causes apart."""
+
+    symptom: str
+    evidence: str
+    causes: list[str]
+
+
 class DiagnoseResult(Result):
     """Causes, most probable first; `confirmed` needs a line that only this cause explains.
 
+    `symptoms` are there where nothing is recognised and no symptom is named: those that can be, the likeliest first.
     Between two configurations or runs also the intended change, its confounders, and the A/Bs that tell them apart.
     """
 
@@ -95,3 +104,4 @@ class DiagnoseResult(Result):
     experiments: list[Experiment] = Field(default_factory=list)
     step_time: StepTime | None = None
     first_failure: FirstFailure | None
+    symptoms: list[SymptomChoice] = Field(default_factory=list)

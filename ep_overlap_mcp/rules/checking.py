@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.stack import Release
 
 _SEVERITIES = ("error", "warning", "info")
+_NEWER = "EPO813"
+_NEWER_NOTE = "newer than every release known here: judged like main, which --python would verify"
+_ACCEPTED_NOTE = "newer than every release known here: judged like main, and accepted by the installed Megatron"
 
 
 def check(request: Request, *, everything: bool = False, rules: Mapping[str, Rule] | None = None) -> CheckResult:
@@ -70,18 +73,34 @@ def outcomes_of(views: Sequence[View], rules: Mapping[str, Rule] | None = None) 
 def with_judgement(result: CheckResult, judgement: MegatronJudgement) -> CheckResult:
     """The result with the installed Megatron's word beside it; a disagreement is said first.
 
-    What the installed Megatron rejects does not start, whatever the rules say: its verdict is `invalid`.
+    What the installed Megatron rejects does not start, whatever the rules say: its verdict is `invalid`. What a release
+    accepts that is newer than the rules is no longer open for that reason.
     """
-    judged = result.model_copy(update={"megatron": judgement})
+    judged = (_accepted_release(result) if judgement.accepted else result).model_copy(update={"megatron": judgement})
     if judgement.agrees is not False:
         return judged
     if judgement.accepted:
         return judged.model_copy(
-            update={"summary": f"DISAGREEMENT: the installed Megatron accepts this configuration. {result.summary}"}
+            update={"summary": f"DISAGREEMENT: the installed Megatron accepts this configuration. {judged.summary}"}
         )
     word = f"rejects this configuration ({judgement.exception} at {judgement.at})"
     summary = f"DISAGREEMENT: the installed Megatron {word}, so it is INVALID. By the rules alone: {result.summary}"
     return judged.model_copy(update={"verdict": "invalid", "summary": summary})
+
+
+def _accepted_release(result: CheckResult) -> CheckResult:
+    """The result where a release that is newer than the rules accepts the configuration: a note instead of a doubt."""
+    if not any(u.rule == _NEWER for u in result.undecided):
+        return result
+    why = "the installed Megatron accepts the configuration; what is new in it at run time is not known to the rules"
+    undecided = [
+        u.model_copy(update={"severity": "info", "why": why}) if u.rule == _NEWER else u for u in result.undecided
+    ]
+    verdict = _verdict(result.findings, undecided)
+    summary = result.summary.replace(_NEWER_NOTE, _ACCEPTED_NOTE).replace(
+        f"{result.verdict.upper()} for", f"{verdict.upper()} for", 1
+    )
+    return result.model_copy(update={"undecided": undecided, "verdict": verdict, "summary": summary})
 
 
 def overlap_state(views: Sequence[View]) -> OverlapState:
@@ -272,7 +291,7 @@ def _summary(
     parts = [_question(request), f"{verdict.upper()} for {_judged_for(request, view)}."]
     if errors:
         parts.append(f"{_count(len(errors), 'error')}: {', '.join(f.name for f in errors[:6])}.")
-    open_errors = [u for u in undecided if u.severity == "error"]
+    open_errors = [u for u in undecided if u.severity == "error" and u.rule != _NEWER]
     if open_errors:
         needs = sorted({need for u in open_errors for need in u.needs})
         parts.append(f"{_count(len(open_errors), 'error rule')} undecided for want of {', '.join(needs[:6])}.")
@@ -301,7 +320,7 @@ def _question(request: Request) -> str:
 def _judged_for(request: Request, view: View) -> str:
     releases = request.releases()
     core = view.release.core
-    newer = " (newer than every release known here; judged like main)" if core.newer_than_known else ""
+    newer = f" ({_NEWER_NOTE})" if view.release.newer_than_known else ""
     if len(releases) > 1:
         return f"every {_framework_name(request)} release from {_label(releases[0])} to {_label(releases[-1])}"
     if request.framework == "bridge":

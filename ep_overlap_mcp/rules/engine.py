@@ -131,12 +131,21 @@ def without(path: str, *items: str, gives_up: str | None = None) -> Fix:
 
 @dataclass(frozen=True)
 class Check:
-    """What a rule's function answers: whether it is violated, what to say then, and what would be right."""
+    """What a rule's function answers: whether it is violated, what to say then, and what would be right.
+
+    `why` says why it is open, where that is not for want of a setting.
+    """
 
     violated: Truth
     message: str
     expected: str = ""
     settings: tuple[str, ...] | None = None
+    why: str = ""
+
+
+def undecided(condition: Truth, why: str) -> Check:
+    """The rule is open where the condition is unknown, for a reason that no setting settles, and else met."""
+    return Check(condition, "", settings=(), why=why)
 
 
 def violated(condition: Truth, message: str, *, expected: str = "", settings: Iterable[str] | None = None) -> Check:
@@ -273,7 +282,9 @@ def _evaluate(rule: Rule, view: View, clauses: Sequence[Clause]) -> Outcome:
     if check.settings is not None:
         reads = {path: view.effective[path] for path in check.settings}
     if check.violated.value is None:
-        return Outcome(rule, "undecided", severity, needs=check.violated.needs, layers=layers, reads=reads)
+        return Outcome(
+            rule, "undecided", severity, needs=check.violated.needs, why=check.why, layers=layers, reads=reads
+        )
     if not check.violated.value:
         return Outcome(rule, "met", severity, layers=layers)
     return Outcome(rule, "violated", severity, check.message, check.expected, layers=layers, reads=reads)

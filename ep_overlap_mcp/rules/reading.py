@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.rules.engine import ERROR, INFO, WARNING, evidence, rule, violated
-from ep_overlap_mcp.rules.truth import FALSE, truth
+from ep_overlap_mcp.rules.engine import ERROR, INFO, WARNING, evidence, rule, undecided, violated
+from ep_overlap_mcp.rules.truth import FALSE, Truth, truth
 from ep_overlap_mcp.settings.fields import field_table
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FIELDS = "ep-overlap-mcp:ep_overlap_mcp/settings/fields.json"
 READERS = "ep-overlap-mcp:ep_overlap_mcp/sources"
+RELEASES = "ep-overlap-mcp:ep_overlap_mcp/stack.py"
 
 
 @rule("EPO801", "setting-unknown-to-version", ERROR, enforced=[evidence()], source=FIELDS)
@@ -184,6 +185,47 @@ def part_not_read(view: View) -> Check:
     Fix: nothing, if the part sets nothing that matters; else write what it sets, or give it with `--set`.
     """
     return _omissions(view, "not read", "left out", "give what it sets with --set PATH=VALUE")
+
+
+@rule("EPO812", "shell-needs-lf-line-ends", ERROR, enforced=[evidence()], source=READERS)
+def shell_needs_lf_line_ends(view: View) -> Check:
+    r"""What it checks: a shell script has CRLF line ends, as editors on Windows write them, in lines that bash runs.
+
+    Why: to bash a carriage return is a character like any other. A command ends at its first `\`, its other lines are
+    "command not found", `then` and `)` are words of their own, and Slurm refuses the script. Everything else is judged
+    as if the line ends were LF.
+
+    Example: `torchrun pretrain_gpt.py \` before a carriage return starts the training without any of its options
+
+    Fix: `sed -i 's/\r$//' train.sh` or `dos2unix train.sh`; `*.sh text eol=lf` in git's `.gitattributes` keeps it so.
+    """
+    found = [o for o in view.request.omissions if o.kind == "line ends"]
+    said = "; ".join(f"{o.file} has CRLF line ends and breaks in line {o.line}, `{o.text}`: {o.why}" for o in found)
+    return violated(
+        truth(bool(found)),
+        f"{said}. Mend it with `sed -i 's/\\r$//'` or `dos2unix`; all else is judged as if the line ends were LF",
+        expected="LF line ends",
+        settings=[],
+    )
+
+
+@rule("EPO813", "release-known-to-the-rules", ERROR, enforced=[evidence()], source=RELEASES)
+def release_known_to_the_rules(view: View) -> Check:
+    """What it checks: the release is of a later minor version than any that the rules were written after.
+
+    Why: it is judged like main as these rules know it. What it added, dropped or changed since is not known, so that
+    nothing it was judged by is a pass.
+
+    Example: `--stack megatron-core==0.25.0`, where main called itself 0.20 when the rules were written
+
+    Fix: `--python PATH` asks the Megatron that is installed there; a newer version of this tool may know the release.
+    """
+    newer = view.release.newer_than_known
+    return undecided(
+        Truth(None) if newer else FALSE,
+        f"{newer} is newer than every release that the rules were written after, and is judged like main; the "
+        "installed Megatron decides: --python PATH, or EP_OVERLAP_PYTHON for the server",
+    )
 
 
 def _omissions(view: View, kind: str, note: str, expected: str) -> Check:

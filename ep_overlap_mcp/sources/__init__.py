@@ -130,11 +130,15 @@ def _looks_like_argv(text: str) -> bool:
 
 
 def _looks_like_overrides(text: str) -> bool:
-    from ep_overlap_mcp.sources.overrides import is_override
+    from ep_overlap_mcp.sources.overrides import is_override, overrides_of_line
 
-    lines = [line.strip().removesuffix("\\").rstrip() for line in text.splitlines()]
-    written = [line for line in lines if line and not line.startswith("#")]
-    return all(is_override(line) for line in written) and any("." in line.partition("=")[0] for line in written)
+    dotted = False
+    for line in text.splitlines():
+        for word in overrides_of_line(line):
+            if not is_override(word.text):
+                return False
+            dotted = dotted or "." in word.text.partition("=")[0]
+    return dotted
 
 
 def _looks_like_yaml(text: str) -> bool:

@@ -23,6 +23,8 @@ _SCALAR = re.compile(r"[A-Za-z_][\w./-]*\Z|[+-]?(?:0|[1-9]\d*)\Z")
 _LIST = re.compile(r"\[(?:[A-Za-z_][\w./-]*|[+-]?(?:0|[1-9]\d*))(?:,(?:[A-Za-z_][\w./-]*|[+-]?(?:0|[1-9]\d*)))*\]\Z")
 _QUOTED = re.compile(r"""(?P<mark>['"])(?P<text>[^'"\\$]*)(?P=mark)\Z""")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+_SHELL_WORD = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""")
+_QUOTES = re.compile(r"""'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"|(?P<plain>(?:[^'"\\]|\\.)+)""")
 _OTHERS = re.compile(r"(?:inf|nan)\Z", re.IGNORECASE)
 
 
@@ -42,14 +44,11 @@ def override_name(text: str) -> str:
 
 
 def read_overrides(text: str, file: str) -> Reading:
-    """Overrides written one a line, blank lines and `#` comments aside; one reading."""
-    words = []
+    """Overrides one a line, or several as a command line has them; blank lines and `#` comments aside; one reading."""
+    words: list[Word] = []
     start = 0
     for number, line in enumerate(text.splitlines(keepends=True), 1):
-        written = line.strip().removesuffix("\\").rstrip()
-        if written and not written.startswith("#"):
-            at = start + line.index(written)
-            words.append(Word(written, number, (at, at + len(written))))
+        words += overrides_of_line(line, number, start)
         start += len(line)
     vocabulary = vocabulary_of(override_name(w.text) for w in words)
     reading = Reading("overrides", file, vocabulary.framework)
@@ -57,6 +56,61 @@ def read_overrides(text: str, file: str) -> Reading:
         reading.partial.append(vocabulary.partial)
     add_overrides(reading, words, vocabulary)
     return reading
+
+
+def overrides_of_line(line: str, number: int = 1, start: int = 0) -> list[Word]:
+    """The overrides of a line that begins at character `start`; what is no override is one word as it is written.
+
+    A line is one override where Hydra takes it whole, blanks and quotes included. Else, and where a backslash shows a
+    command line, it is split and unquoted as a shell does, if overrides are all that this gives.
+    """
+    written = line.strip().removesuffix("\\").rstrip()
+    if not written or written.startswith("#"):
+        return []
+    at = start + line.index(written)
+    split = [] if _plainly_one(written) else _shell_words(written, number, at)
+    if split and all(is_override(word.text) for word in split) and (_continues(line) or not _taken_whole(written)):
+        return split
+    return [Word(written, number, (at, at + len(written)))]
+
+
+def _plainly_one(written: str) -> bool:
+    return is_override(written) and not re.search(r"[\s'\"\\]", written)
+
+
+def _continues(line: str) -> bool:
+    return line.rstrip().endswith("\\")
+
+
+def _taken_whole(written: str) -> bool:
+    try:
+        parse_override(written)
+    except NotHydraError:
+        return False
+    return True
+
+
+def _shell_words(written: str, number: int, start: int) -> list[Word]:
+    """The words up to a comment, without their quotes; none where a quote is not closed."""
+    words: list[Word] = []
+    at = 0
+    for found in _SHELL_WORD.finditer(written):
+        if written[at : found.start()].strip():
+            return []
+        at = found.end()
+        if found[0].startswith("#"):
+            return words
+        text = _QUOTES.sub(_unquoted, found[0])
+        begin = start + found.start() + (text != found[0])
+        whole = text in (found[0], found[0][1:-1])
+        words.append(Word(text, number, (begin, begin + len(text)) if whole else None, quoted=text != found[0]))
+    return [] if written[at:].strip() else words
+
+
+def _unquoted(part: re.Match[str]) -> str:
+    if part["double"] is not None:
+        return re.sub(r"\\([$`\"\\])", r"\1", part["double"])
+    return part["single"] if part["single"] is not None else re.sub(r"\\(.)", r"\1", part["plain"])
 
 
 def add_overrides(reading: Reading, words: Iterable[Word], vocabulary: Vocabulary | None = None) -> None:
@@ -129,7 +183,8 @@ def _by_grammar(text: str) -> tuple[str, Any]:
         value = override.value() if not override.is_sweep_override() else UNKNOWN
     except (HydraException, RecursionError, ValueError) as failure:
         reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
-        raise NotHydraError(f"Hydra does not take this override: {reason}") from None
+        hint = "; give each override a line of its own, or a word of the command" if " " in text else ""
+        raise NotHydraError(f"Hydra does not take this override: {reason}{hint}") from None
     return override.key_or_group, _python(value)
 
 

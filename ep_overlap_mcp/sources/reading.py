@@ -20,6 +20,7 @@ OmissionKind = Literal[
     "unknown name",  # a name in the Megatron part that is no known setting
     "dead",  # an attribute that nothing reads
     "not read",  # a part of the text that the reader does not understand
+    "line ends",  # carriage returns that break a shell text, which is read as if they were not there
 ]
 
 

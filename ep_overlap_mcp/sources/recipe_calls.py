@@ -13,6 +13,7 @@ from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.setting import UNKNOWN
 from ep_overlap_mcp.sources.recipe_expressions import evaluate, plain_value
 from ep_overlap_mcp.sources.recipe_helpers import HELPERS
+from ep_overlap_mcp.sources.recipe_mappings import dict_method, made_by_dict
 from ep_overlap_mcp.sources.recipe_values import (
     Blueprint,
     Function,
@@ -48,27 +49,29 @@ def call(run: Run, node: ast.Call, scope: Scope) -> Any:
     positional = _positional(run, node, scope)
     named, spread = _named(run, node, scope)
     if isinstance(node.func, ast.Attribute) and owner is not None:
-        done, value = _method(run, node, owner, node.func.attr, positional, named)
+        done, value = _method(run, node, owner, node.func.attr, [*positional, *spread], named)
         if done:
             return value
     callee = evaluate(run, node.func, scope) if owner is None else _member(owner, node.func)
     if isinstance(callee, Function):
-        return run.invoke(callee, _bound(callee, positional, named), scope)
+        return run.invoke(callee, _bound(callee, positional, named, more=bool(spread)), scope)
     if isinstance(callee, Blueprint):
-        return _instance(run, callee, named, scope, run.place(node))
+        return _open(run, _instance(run, callee, named, scope, run.place(node)), named, spread)
     name = callee.name if isinstance(callee, Imported) else _last_name(node.func)
     if name in HELPERS:
         return HELPERS[name](run, positional, named, run.place(node))
     if name in _MAKERS and positional:
         first = positional[0]
         made = first.name if isinstance(first, Imported) else first.node.name if isinstance(first, Blueprint) else ""
-        return _made(run, made, named, run.place(node))
+        return _open(run, _made(run, made, named, run.place(node)), named, spread)
     if name[:1].isupper():
-        return _made(run, name, named, run.place(node))
+        return _open(run, _made(run, name, named, run.place(node)), named, spread)
     if name in ("replace", "copy", "deepcopy") and positional and isinstance(positional[0], Thing):
-        return _copied(run, positional[0], named, run.place(node))
+        return _open(run, _copied(run, positional[0], named, run.place(node)), named, spread)
     if name == "setattr" and len(positional) == 3 and isinstance(positional[0], Thing):
         return _set_attribute(run, positional, run.place(node, node.args[-1]))
+    if isinstance(callee, Imported) and callee.path == "builtins.dict":
+        return made_by_dict(run, node, [*positional, *spread], named)
     builtin = _builtin(run, name, positional) if isinstance(callee, Imported) else UNKNOWN
     return _elsewhere(run, node, name, callee, [*positional, *spread], named) if builtin is UNKNOWN else builtin
 
@@ -112,12 +115,13 @@ def _named(run: Run, node: ast.Call, scope: Scope) -> tuple[dict[str, Slot], lis
             run.journal.write_slot(named, keyword.arg, value, run.place(keyword.value, keyword.value))
         elif isinstance(value, Mapping):
             named.update({str(key): slot for key, slot in value.cells.items()})
-        else:
+        if keyword.arg is None and not (isinstance(value, Mapping) and not value.open):
             spread.append(value)
     return named, spread
 
 
-def _bound(function: Function, positional: list[Any], named: dict[str, Slot]) -> dict[str, Any]:
+def _bound(function: Function, positional: list[Any], named: dict[str, Slot], *, more: bool) -> dict[str, Any]:
+    """The arguments by name; with `more` that is not known, those with a default may have been given as well."""
     arguments = function.node.args
     names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
     known = {*names, *(a.arg for a in arguments.kwonlyargs)}
@@ -126,8 +130,18 @@ def _bound(function: Function, positional: list[Any], named: dict[str, Slot]) ->
     if arguments.vararg:
         bound[arguments.vararg.arg] = tuple(positional[len(names) :])
     if arguments.kwarg:
-        bound[arguments.kwarg.arg] = Mapping({n: s for n, s in named.items() if n not in known})
-    return bound
+        bound[arguments.kwarg.arg] = Mapping({n: s for n, s in named.items() if n not in known}, open=more)
+    return {**dict.fromkeys(known, UNKNOWN), **bound} if more else bound
+
+
+def _open(run: Run, thing: Thing, named: dict[str, Slot], spread: list[Any]) -> Thing:
+    """The object, of which a spread of unknown keys may set every field that its call does not name."""
+    if spread:
+        thing.kind = "" if thing.kind == "CommOverlapConfig" else thing.kind
+        for name, slot in list(thing.cells.items()):
+            if name not in named:
+                run.journal.write_slot(thing.cells, name, UNKNOWN, slot.place, "the call may set it")
+    return thing
 
 
 def _made(run: Run, kind: str, named: dict[str, Slot], place: Place) -> Thing:
@@ -163,7 +177,7 @@ def _method(
     if isinstance(owner, Sequence):
         return True, _list_method(run, owner, name, positional)
     if isinstance(owner, Mapping):
-        return True, _dict_method(run, node, owner, name, positional, named)
+        return True, dict_method(run, node, owner, name, positional, named)
     if isinstance(owner, str):
         return True, _text_method(owner, name, positional)
     if isinstance(owner, Imported) and owner.path.startswith("os"):
@@ -179,31 +193,6 @@ def _list_method(run: Run, owner: Sequence, name: str, positional: list[Any]) ->
         known = (*owner.items, *items) if items is not None else (*owner.items, Template("${…}"))
         run.journal.write(owner.cells, "items", known)
     return None if name != "copy" else Sequence.of(owner.items)
-
-
-def _dict_method(
-    run: Run, node: ast.Call, owner: Mapping, name: str, positional: list[Any], named: dict[str, Slot]
-) -> Any:
-    key = positional[0] if positional and isinstance(positional[0], (str, int)) else None
-    slot = owner.cells.get(key) if key is not None else None
-    if name in ("get", "pop", "setdefault"):
-        default = positional[1] if len(positional) > 1 else None
-        value = slot.value if slot else (UNKNOWN if owner.open or key is None else default)
-        if name == "setdefault" and not slot and key is not None:
-            run.journal.write_slot(owner.cells, key, value, run.place(node))
-        return value
-    if name == "update":
-        for other in [p.cells for p in positional if isinstance(p, Mapping)] + [named]:
-            for other_key, other_slot in other.items():
-                run.journal.write_slot(owner.cells, other_key, other_slot.value, other_slot.place)
-        return None
-    if name == "copy":
-        return Mapping(dict(owner.cells), owner.open)
-    if name == "items" and not owner.open:
-        return tuple((k, s.value) for k, s in owner.cells.items())
-    if name in ("keys", "values") and not owner.open:
-        return tuple(k if name == "keys" else s.value for k, s in owner.cells.items())
-    return UNKNOWN
 
 
 def _text_method(owner: str, name: str, positional: list[Any]) -> Any:

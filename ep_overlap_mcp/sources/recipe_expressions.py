@@ -7,6 +7,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.settings.setting import UNKNOWN
+from ep_overlap_mcp.sources.recipe_mappings import united
 from ep_overlap_mcp.sources.recipe_values import (
     Imported,
     Mapping,
@@ -117,6 +118,8 @@ def _subscript(run: Run, node: ast.Subscript, scope: Scope) -> Any:
 
 def _binary(run: Run, node: ast.BinOp, scope: Scope) -> Any:
     left, right = evaluate(run, node.left, scope), evaluate(run, node.right, scope)
+    if isinstance(node.op, ast.BitOr):
+        return united(left, right)
     if isinstance(left, Sequence) and isinstance(right, (Sequence, int)):
         items = right.items if isinstance(right, Sequence) else right
         return _sequence(type(node.op), left.items, items)
@@ -291,6 +294,32 @@ def _comprehension(run: Run, node: ast.ListComp | ast.GeneratorExp, scope: Scope
     return Sequence.of(made)
 
 
+def _dict_comprehension(run: Run, node: ast.DictComp, scope: Scope) -> Any:
+    """A dictionary over what is known; else one that may hold anything."""
+    items = run.items_of(evaluate(run, node.generators[0].iter, scope)) if len(node.generators) == 1 else None
+    made = Mapping(open=items is None)
+    for item in items or ():
+        names = _unpacked(node.generators[0].target, item)
+        inner = Scope(names or {}, scope)
+        kept = [truth(evaluate(run, test, inner)) for test in node.generators[0].ifs]
+        key = evaluate(run, node.key, inner)
+        if names is None or None in kept or not _hashable(key):
+            return Mapping(open=True)
+        if all(kept):
+            run.journal.write_slot(made.cells, key, evaluate(run, node.value, inner), run.place(node))
+    return made
+
+
+def _unpacked(target: ast.expr, item: Any) -> dict[str, Any] | None:
+    """The names of a loop's target with their parts of an item; None where they do not fit."""
+    if isinstance(target, ast.Name):
+        return {target.id: item}
+    parts = target.elts if isinstance(target, ast.Tuple) else []
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
+    fits = names and isinstance(item, tuple) and len(names) == len(parts) == len(item)
+    return dict(zip(names, item, strict=True)) if fits else None
+
+
 def _walrus(run: Run, node: ast.NamedExpr, scope: Scope) -> Any:
     value = evaluate(run, node.value, scope)
     run.journal.write(scope.cells, node.target.id, value)
@@ -322,6 +351,7 @@ _HANDLERS: dict[type[ast.expr], Callable[[Run, Any, Scope], Any]] = {
     ast.JoinedStr: _formatted,
     ast.ListComp: _comprehension,
     ast.GeneratorExp: _comprehension,
+    ast.DictComp: _dict_comprehension,
     ast.NamedExpr: _walrus,
     ast.Call: _call,
 }

@@ -20,6 +20,7 @@ from ep_overlap_mcp.sources.recipe_values import (
     Sequence,
     Slot,
     Thing,
+    merged_mapping,
 )
 from ep_overlap_mcp.sources.tree import Lines
 
@@ -33,10 +34,14 @@ class TooLongError(Exception):
 
 
 class Ended:
-    """How a block ended early: `return` with a value, `raise`, `break` or `continue`."""
+    """How a block ended early: `return` with a value, `raise`, `break` or `continue`.
+
+    `held` is what a returned dictionary held then: taking the branch back empties one that was made in it.
+    """
 
     def __init__(self, kind: str, value: Any = None) -> None:
         self.kind, self.value = kind, value
+        self.held = Mapping(dict(value.cells), value.open) if isinstance(value, Mapping) else None
 
 
 class Run:
@@ -192,8 +197,17 @@ class Run:
             self._either([case.body for case in node.cases], scope, f"`match` in line {node.lineno}")
         elif isinstance(node, ast.Delete):
             for target in node.targets:
-                self._assign(target, UNKNOWN, self.place(node), scope)
+                self._delete(target, self.place(node), scope)
         return None
+
+    def _delete(self, target: ast.expr, place: Place, scope: Scope) -> None:
+        """A key that is known goes; whatever else is deleted is unknown afterwards."""
+        if isinstance(target, ast.Subscript):
+            owner, key = evaluate(self, target.value, scope), evaluate(self, target.slice, scope)
+            if isinstance(owner, Mapping) and isinstance(key, (str, int)) and key in owner.cells:
+                self.journal.drop(owner.cells, key)
+                return
+        self._assign(target, UNKNOWN, place, scope)
 
     def _assignment(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, scope: Scope) -> None:
         if isinstance(node, ast.AugAssign):
@@ -259,13 +273,13 @@ class Run:
             return self.block(node.orelse if raised[0] else node.body, scope), False
         if (ends[0] is None) == (ends[1] is None):
             self.journal.merge(changes, why)
-            return (_merged(ends) if ends[0] else None), False
+            return (_merged(ends, why) if ends[0] else None), False
         staying = node.orelse if ends[0] else node.body
         ended = self.block([*staying, *rest], scope)
         changes[1 if ends[0] else 0] = self.journal.rewind(mark)
         ends[1 if ends[0] else 0] = ended or Ended("return")
         self.journal.merge(changes, why)
-        return _merged(ends), True
+        return _merged(ends, why), True
 
     def _either(self, bodies: list[list[ast.stmt]], scope: Scope, why: str) -> None:
         mark = self.journal.mark()
@@ -292,10 +306,12 @@ class Run:
         return self.block(node.orelse, scope)
 
 
-def _merged(ends: list[Ended | None]) -> Ended:
+def _merged(ends: list[Ended | None], why: str) -> Ended:
     values = [end.value if end else None for end in ends]
-    same = all(value is values[0] for value in values)
-    return Ended("return", values[0] if same else UNKNOWN)
+    if all(value is values[0] for value in values):
+        return Ended("return", values[0])
+    held = [end.held for end in ends if end and end.held]
+    return Ended("return", merged_mapping(held, why) if len(held) == len(ends) else UNKNOWN)
 
 
 def _as_value(target: ast.expr) -> ast.expr:

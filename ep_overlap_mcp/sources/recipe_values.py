@@ -154,6 +154,11 @@ class Journal:
         """Set a cell that remembers where it was written and what it replaced."""
         self.write(cells, key, Slot(value, place, next(_orders), why, cells.get(key), **more))
 
+    def drop(self, cells: dict[Any, Any], key: Any) -> None:
+        """Take a cell out."""
+        self._changes.append((cells, key, cells.get(key, _MISSING)))
+        cells.pop(key, None)
+
     def mark(self) -> int:
         """The present moment."""
         return len(self._changes)
@@ -177,8 +182,19 @@ class Journal:
             present = cells.get(key, _MISSING)
             ends = [branch.get((identity, key), (cells, present))[1] for branch in branches]
             agreed = all(_same(ends[0], end) for end in ends[1:])
-            if not (agreed and ends[0] is _MISSING):
+            if agreed and ends[0] is _MISSING:
+                self.drop(cells, key)
+            else:
                 self.write(cells, key, ends[0] if agreed else _unsettled(ends, why))
+
+
+def merged_mapping(mappings: list[Mapping], why: str) -> Mapping:
+    """One dictionary for several that a condition chooses from: what they agree on, and unknowns."""
+    made = Mapping(open=any(mapping.open for mapping in mappings))
+    for key in {key: None for mapping in mappings for key in mapping.cells}:
+        ends: list[Any] = [mapping.cells.get(key, _MISSING) for mapping in mappings]
+        made.cells[key] = ends[0] if all(_same(ends[0], end) for end in ends) else _unsettled(ends, why)
+    return made
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -22,6 +22,7 @@ from ep_overlap_mcp.sources.launchers import (
     read_launch,
 )
 from ep_overlap_mcp.sources.reading import Reading, UnreadableError
+from ep_overlap_mcp.sources.shell_line_ends import line_broken_by_crlf
 from ep_overlap_mcp.sources.shell_run import MAX_STEPS, Command, Run, walk, walk_functions
 from ep_overlap_mcp.sources.shell_scope import Array, Scalar, Scope, fields, text_of
 from ep_overlap_mcp.sources.shell_syntax import Source, errors, refuse_unreadable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.sources.shell_scope import Pieces, Value
 
 NO_COMMAND: Final = "no training command is in the text: it is a part of one"
-_SBATCH: Final = re.compile(r"^#SBATCH[ \t]+(?:--nodes[= \t]+|-N[ \t]*)(\d{1,6})[ \t]*$", re.MULTILINE)
+_SBATCH: Final = re.compile(r"^#SBATCH[ \t]+(?:--nodes[= \t]+|-N[ \t]*)(\d{1,6})[ \t\r]*$", re.MULTILINE)
 _MAX_COMMANDS: Final = 64
 _MAX_ERRORS: Final = 20
 
@@ -61,7 +62,7 @@ def read_shell(text: str, file: str) -> list[Reading]:
     """The readings of a script: one, or one for each of several training commands that really differ.
 
     A script without a training command is a fragment, read from the options that it collects in variables. Raises
-    UnreadableError for an open quote or a text beyond the bounds.
+    UnreadableError for an open quote or a text beyond the bounds. CRLF line ends are read as LF, and noted.
     """
     source = Source.of((Piece(text, 0),))
     refuse_unreadable(source, file)
@@ -80,6 +81,7 @@ def read_shell(text: str, file: str) -> list[Reading]:
         if text.startswith("#!") and not run.unread:
             wanted = frozenset(name for names in reading.gaps.values() for name in names)
             reading.unset = wanted - scope.variables.keys()
+        _say_what_breaks(reading, source)
     return readings
 
 
@@ -178,6 +180,13 @@ def _words_of(value: Value | None) -> list[Pieces]:
     if isinstance(value, Array):
         return list(value.elements)
     return fields([piece._replace(quoted=False) for piece in value.pieces]) if isinstance(value, Scalar) else []
+
+
+def _say_what_breaks(reading: Reading, source: Source) -> None:
+    broken = line_broken_by_crlf(source)
+    if broken is not None:
+        job = "; sbatch refuses the script" if "#SBATCH" in source.text else ""
+        reading.left_out(broken.text, broken.number, broken.why + job, kind="line ends")
 
 
 def _say_what_is_missing(reading: Reading, run: Run, source: Source, lines: _Lines) -> None:

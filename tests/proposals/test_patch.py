@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -64,7 +66,7 @@ def applied(diff: str, text: str) -> str:
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
     out: list[str] = []
     at = 0
-    for line in diff.splitlines(keepends=True)[2:]:
+    for line in re.findall(r"[^\n]*\n|[^\n]+", diff)[2:]:
         if line.startswith("@@"):
             start = int(line.split()[1][1:].split(",")[0])
             out += lines[at : start - 1]
@@ -110,6 +112,41 @@ def test_the_patch_makes_the_changes_and_no_others(
     assert {p: v for p, v in after.items() if p not in spared} == {p: v for p, v in before.items() if p not in spared}
     [check] = check_configuration(question(path, select, assume="as_written"))
     assert check.verdict == result.verdict_after
+
+
+# bash takes no CRLF, and a text on one line has no line end to keep
+WITH_LINES = [name for name, (file, _, _) in DIALECTS.items() if not file.endswith(".sh") and "one line" not in name]
+
+
+@pytest.mark.parametrize("dialect", WITH_LINES)
+def test_a_patch_keeps_crlf_line_ends(dialect: str, tmp_path: Path) -> None:
+    """Replaced, removed and added lines end as the file's lines do; else the patch is that of the file with LF."""
+    name, render, select = DIALECTS[dialect]
+    dials = {dial: values[-1] for dial, values in DIALS.items()}
+    patched = []
+    for end in ("\n", "\r\n"):
+        text = render({**BASE, **dials}).replace("\n", end)
+        (tmp_path / name).write_bytes(text.encode())
+        result = proposed(tmp_path / name, select)
+        assert result.patch is not None
+        assert (result.patch.format, result.patch.verified) == ("diff", True), result.patch.text
+        patched.append(applied(result.patch.text, text))
+    assert patched[1] == patched[0].replace("\n", "\r\n")
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="no patch(1) here")
+def test_patch_applies_to_a_file_with_crlf_line_ends(tmp_path: Path) -> None:
+    """The file that patch(1) leaves has no line that ends otherwise."""
+    name, render, select = DIALECTS["flat YAML"]
+    text = render({**BASE, "moe_shared_expert_overlap": True}).replace("\n", "\r\n")
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    result = proposed(path, select)
+    assert result.patch is not None
+    command = ["patch", "--quiet", str(path)]
+    subprocess.run(command, input=result.patch.text.encode(), check=True, capture_output=True)
+    assert path.read_bytes().decode() == applied(result.patch.text, text)
+    assert path.read_bytes().count(b"\n") == path.read_bytes().count(b"\r\n")
 
 
 def patch_of(tmp_path: Path, name: str, text: str, select: str | None = None, stack: str = "") -> str:

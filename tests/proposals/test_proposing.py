@@ -130,3 +130,12 @@ def test_without_a_known_error_and_undecided_is_not_nothing_to_change() -> None:
     result = proposed(text)
     assert (result.changes, result.verdict_after) == ([], "undetermined")
     assert result.summary.startswith("No change is known to be needed, which decides nothing: ")
+
+
+def test_a_release_newer_than_the_rules_leaves_the_proposal_open() -> None:
+    """The change is found as for main; what would decide it is said, as no setting would."""
+    result = proposed(MOE, stack="megatron-core==9.9.9,transformer-engine==2.14.0,torch==2.12.0", assume="overlap")
+    assert [c.path for c in result.changes] == ["model.overlap_moe_expert_parallel_comm"]
+    assert result.verdict_after == "undetermined"
+    assert "Undecided as megatron-core 9.9.9 is newer than every release" in result.summary
+    assert "--python PATH" in result.next

@@ -22,8 +22,8 @@ LEGAL = """model:
 STACK = "megatron-core==0.16.1,transformer-engine==2.9.0,torch==2.9.0"
 
 
-def checked(text: str) -> CheckResult:
-    return check(build_request(read_text(text, "model.yaml"), stack=parse_stack(STACK), gpu="H100"))
+def checked(text: str, stack: str = STACK) -> CheckResult:
+    return check(build_request(read_text(text, "model.yaml"), stack=parse_stack(stack), gpu="H100"))
 
 
 def test_what_the_installed_megatron_rejects_is_invalid_whatever_the_rules_say() -> None:
@@ -51,3 +51,35 @@ def test_agreement_changes_nothing_but_is_told() -> None:
     """The word stands beside the verdict."""
     legal, word = checked(LEGAL), MegatronJudgement(judged=True, accepted=True, agrees=True)
     assert with_judgement(legal, word) == legal.model_copy(update={"megatron": word})
+
+
+NEWER = "megatron-core==9.9.9,transformer-engine==2.14.0,torch==2.12.0"
+DOUBT = "release-known-to-the-rules"
+
+
+def doubt(result: CheckResult) -> list[str]:
+    """The severity at which a result doubts its rules."""
+    return [u.severity for u in result.undecided if u.name == DOUBT]
+
+
+def test_a_release_newer_than_the_rules_never_passes_by_the_rules_alone() -> None:
+    """Exit 0 would say that rules of another release speak for it; a violation is told as ever."""
+    legal = checked(LEGAL, NEWER)
+    assert (legal.verdict, doubt(legal)) == ("undetermined", ["error"])
+    assert "UNDETERMINED for megatron-core 9.9.9 (newer than every release known here" in legal.summary
+    assert checked(LEGAL.replace("parallel_size: 8", "parallel_size: 1"), NEWER).verdict == "invalid"
+
+
+def test_the_installed_newer_release_decides() -> None:
+    """Its acceptance makes the verdict the rules' own, with a note; its rejection is invalid."""
+    legal = checked(LEGAL, NEWER)
+    accepted = with_judgement(legal, MegatronJudgement(judged=True, accepted=True, agrees=True))
+    assert (accepted.verdict, doubt(accepted)) == ("valid", ["info"])
+    said = "VALID for megatron-core 9.9.9 (newer than every release known here: judged like main, and accepted by"
+    assert said in accepted.summary
+    rejected = with_judgement(
+        legal, MegatronJudgement(judged=True, accepted=False, agrees=False, exception="E", at="x")
+    )
+    assert rejected.verdict == "invalid"
+    unasked = with_judgement(legal, MegatronJudgement(judged=False, accepted=None, why="the text is partial"))
+    assert (unasked.verdict, doubt(unasked)) == ("undetermined", ["error"])

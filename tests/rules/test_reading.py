@@ -104,6 +104,14 @@ VIOLATED: list[tuple[str, Reading, str]] = [
         read(leaves_out("not read", "while [ $# -gt 0 ]", "a loop over the script's own arguments")),
         "left out: `while [ $# -gt 0 ]` (train.sh:3): a loop over the script's own arguments",
     ),
+    (
+        "shell-needs-lf-line-ends",
+        read(leaves_out("line ends", "torchrun x.py \\", "bash ends the command there")),
+        (
+            "train.sh has CRLF line ends and breaks in line 3, `torchrun x.py \\`: bash ends the command there. "
+            "Mend it with `sed -i 's/\\r$//'` or `dos2unix`; all else is judged as if the line ends were LF"
+        ),
+    ),
 ]
 
 
@@ -172,7 +180,18 @@ def test_the_check_reports_floors_taken_as_met() -> None:
     assert "runtime.torch" in notes[0]
 
 
+@pytest.mark.parametrize(
+    ("stack", "state"),
+    [("megatron-lm==0.19.0", "met"), ("megatron-lm==main", "met"), ("megatron-lm==0.25.0", "undecided"), ("", "met")],
+)
+def test_a_release_that_the_rules_do_not_know_is_undecided(stack: str, state: str) -> None:
+    """No setting would decide it; a release that is not given is one of those that are known."""
+    found = outcome_of("release-known-to-the-rules", read(says(EP, 8)), stack)
+    assert (found.state, found.needs) == (state, frozenset())
+    assert found.why.startswith("megatron-core 0.25.0 is newer than every release") is (state == "undecided")
+
+
 def test_every_reading_rule_is_tested() -> None:
-    """Each rule of 8xx has its case; the floors are reported by the check itself."""
+    """Each rule of 8xx has its case; floors are reported by the check itself, and a newer release is undecided."""
     names = {rule.name for code, rule in all_rules().items() if code.startswith("EPO8")}
-    assert {case[0] for case in VIOLATED} | {"assumed-version-floor"} == names
+    assert {case[0] for case in VIOLATED} | {"assumed-version-floor", "release-known-to-the-rules"} == names

@@ -11,7 +11,8 @@ from reading_text import omissions, written
 from reading_text import settings as values
 
 from ep_overlap_mcp.settings.setting import UNKNOWN
-from ep_overlap_mcp.sources.overrides import is_override, parse_override, read_overrides
+from ep_overlap_mcp.sources import read_text
+from ep_overlap_mcp.sources.overrides import is_override, overrides_of_line, parse_override, read_overrides
 from ep_overlap_mcp.sources.reading import UnreadableError
 
 
@@ -96,6 +97,61 @@ def test_bridge_overrides():
         ("not resolved", 9, "model.moe_shared_expert_overlap"),
     ]
     assert (reading.framework, reading.complete) == ("bridge", False)
+
+
+SEVERAL = """\
+model.expert_model_parallel_size=8 'model.recompute_modules=[moe_act,moe]' \\
+  comm_overlap.overlap_moe_expert_parallel_comm=true ++mixed_precision="bf16_mixed"  # isn't it
+"+model.moe_token_dispatcher_type=alltoall"
+"""
+
+
+def test_several_overrides_in_a_line_are_read_as_a_shell_splits_them():
+    """What people paste from a command line: quotes go, a comment ends it, and each value keeps its place."""
+    reading = read_overrides(SEVERAL, "f")
+    assert values(reading) == {
+        "model.expert_model_parallel_size": 8,
+        "model.recompute_modules": ["moe_act", "moe"],
+        "comm_overlap.overlap_moe_expert_parallel_comm": True,
+        "model.bf16": True,
+        "model.fp16": False,
+        "model.fp8": None,
+        "model.fp4": None,
+        "model.moe_token_dispatcher_type": "alltoall",
+    }
+    assert reading.omissions == []
+    assert [row for row in written(reading, SEVERAL) if row[0].startswith(("model.e", "model.r", "model.moe"))] == [
+        ("model.expert_model_parallel_size", 1, "8"),
+        ("model.recompute_modules", 1, "[moe_act,moe]"),
+        ("model.moe_token_dispatcher_type", 3, "alltoall"),
+    ]
+    assert read_text(SEVERAL, "overrides.txt")[0].dialect == "overrides"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("model.recompute_modules=[moe, moe_act]", ["model.recompute_modules=[moe, moe_act]"]),
+        ("a.b='x y'", ["a.b='x y'"]),
+        ("a.b='x y' c=1", ["a.b=x y", "c=1"]),
+        ('a.b="[\\"moe\\"]" \\', ['a.b=["moe"]']),
+        (r"a.b=\[moe\] c=1", ["a.b=[moe]", "c=1"]),
+        ("a.b=1 # c=2", ["a.b=1"]),
+        ("a.b=1 'c=2", ["a.b=1 'c=2"]),
+        ("a.b=1 word", ["a.b=1 word"]),
+        ("# a.b=1", []),
+        ("", []),
+    ],
+)
+def test_a_line_is_one_override_where_hydra_takes_it_whole(line, words):
+    """Blanks in a list or between quotes belong to the value; else the words are those of a shell."""
+    assert [word.text for word in overrides_of_line(line)] == words
+
+
+def test_what_is_neither_says_what_to_do():
+    """A quote that is never closed, say."""
+    reading = read_overrides("model.expert_model_parallel_size=8 model.bf16='true", "f")
+    assert reading.omissions[0].why.endswith("; give each override a line of its own, or a word of the command")
 
 
 def test_spans_are_the_values():

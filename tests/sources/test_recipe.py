@@ -104,6 +104,132 @@ def test_functions_of_the_file_are_followed():
     }
 
 
+PROVIDER = "from megatron.bridge.models import GPTModelProvider\nfrom megatron.bridge.training.config import *\n"
+
+
+@pytest.mark.parametrize(
+    ("helper", "spread", "expected"),
+    [
+        ("return dict(bf16=True, num_layers=layers)", "**_common(16)", {"bf16": True, "num_layers": 16}),
+        ("return {'bf16': True, **dict(num_layers=layers)}", "**_common(16)", {"bf16": True, "num_layers": 16}),
+        ("return dict({'num_layers': 8}, num_layers=layers)", "**_common(16)", {"num_layers": 16}),
+        ("return dict([('num_layers', layers)])", "**_common()", {"num_layers": 4}),
+        ("kw = dict(bf16=True)\n    kw.update(num_layers=layers)\n    return kw", "**_common(16)", None),
+        ("return {'bf16': True}", "**{**_common(), 'num_layers': 16}", None),
+        ("return {'bf16': True}", "**(_common() | {'num_layers': 16})", None),
+        ("return {'bf16': True}", "**_common(), num_layers=16", None),
+        ("return {'bf16': True, 'num_layers': 16, 'fp8': 'e4m3'}", "**_without(_common())", None),
+        ("return {'bf16': True, 'num_layers': 16}", "**{k: v for k, v in _common().items() if k != 'fp8'}", None),
+        ("return {'bf16': True, 'num_layers': 16}", "**{k: _common()[k] for k in _common()}", None),
+    ],
+)
+def test_dictionaries_that_a_function_of_the_file_returns_are_spread(helper, spread, expected):
+    """`GPTModelProvider(**_common(...))`, however the dictionary is put together."""
+    body = f"""
+def _common(layers=4):
+    {helper}
+
+def _without(kw):
+    kw.pop("fp8")
+    return kw
+
+def f():
+    return ConfigContainer(model=GPTModelProvider({spread}))
+"""
+    found = model(body, PROVIDER)
+    assert found == {"provider": "GPTModelProvider", **(expected or {"bf16": True, "num_layers": 16})}
+
+
+def test_a_configuration_that_a_function_of_the_file_returns_goes_on():
+    """What the helper built is changed by whoever called it, and each caller has its own."""
+    readings = read_recipe(
+        PROVIDER
+        + textwrap.dedent("""
+        def _common(**more):
+            return ConfigContainer(model=GPTModelProvider(num_layers=16, **more))
+        def one():
+            cfg = _common(bf16=True)
+            cfg.model.num_layers = 8
+            return cfg
+        def two():
+            return _common(fp16=True)
+        """),
+        "recipe.py",
+    )
+    assert {r.name: {p: v for p, v in values(r).items() if p != "model.provider"} for r in readings} == {
+        "one": {"model.num_layers": 8, "model.bf16": True},
+        "two": {"model.num_layers": 16, "model.fp16": True},
+    }
+
+
+def test_what_the_branches_of_a_helper_agree_on_is_known():
+    """A key that hangs on the condition is unknown, be it another value or not there at all."""
+    assert model(
+        """
+        def _common(big):
+            if big:
+                return {"num_layers": 61, "bf16": True, "moe_grouped_gemm": True}
+            return {"num_layers": 16, "bf16": True}
+        def f(big):
+            return ConfigContainer(model=GPTModelProvider(**_common(big)))
+        """,
+        PROVIDER,
+    ) == {"provider": "GPTModelProvider", "num_layers": "?", "bf16": True, "moe_grouped_gemm": "?"}
+
+
+@pytest.mark.parametrize(
+    "spread", ["**elsewhere()", "**dict(elsewhere())", "**{**elsewhere()}", "**({} | elsewhere())"]
+)
+def test_a_spread_that_needs_running_leaves_open_what_it_may_set(spread):
+    """CommOverlapConfig's fields are None by default, but not where anything may be given; what is named is known."""
+    text = f"""
+def f():
+    overlap = CommOverlapConfig(tp_comm_overlap=False, {spread})
+    return ConfigContainer(model=GPTModelProvider(num_layers=16), comm_overlap=overlap)
+"""
+    found = values(read(text, PROVIDER + "from elsewhere import elsewhere\n"))
+    assert found["comm_overlap.tp_comm_overlap"] is False
+    assert "comm_overlap.overlap_moe_expert_parallel_comm" not in found
+
+
+def test_a_spread_that_needs_running_may_be_any_argument_of_a_function_of_the_file():
+    """A default is no value where something unknown may take its place."""
+    assert model(
+        """
+        def _common(layers=4, *, gemm=True):
+            return dict(num_layers=layers, moe_grouped_gemm=gemm, bf16=True)
+        def f():
+            return ConfigContainer(model=GPTModelProvider(**_common(gemm=False, **elsewhere())))
+        """,
+        PROVIDER + "from elsewhere import elsewhere\n",
+    ) == {"provider": "GPTModelProvider", "num_layers": "?", "moe_grouped_gemm": False, "bf16": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("kw.pop('num_layers')", {"bf16": True}),
+        ("del kw['num_layers']", {"bf16": True}),
+        ("kw.pop('fp8', None)", {"num_layers": 16, "bf16": True}),
+        ("kw.clear()", {}),
+        ("kw |= {'num_layers': 8}", {"num_layers": 8, "bf16": True}),
+        ("kw.update(elsewhere())", {"num_layers": "?", "bf16": "?"}),
+        ("kw.pop(elsewhere())", {"num_layers": "?", "bf16": "?"}),
+        ("if elsewhere():\n        kw.pop('bf16')", {"num_layers": 16, "bf16": "?"}),
+        ("if elsewhere():\n        kw.pop('bf16')\n    else:\n        del kw['bf16']", {"num_layers": 16}),
+    ],
+)
+def test_keys_that_go_are_gone(change, expected):
+    """What is taken out of a dictionary is not set, and what may have gone is unknown."""
+    text = f"""
+def f():
+    kw = dict(num_layers=16, bf16=True)
+    {change}
+    return ConfigContainer(model=GPTModelProvider(**kw))
+"""
+    assert model(text, PROVIDER + "from elsewhere import elsewhere\n") == {"provider": "GPTModelProvider", **expected}
+
+
 def test_a_call_that_the_text_does_not_show_may_change_everything_before_it():
     """What is assigned after it is known."""
     reading = read("""
@@ -419,7 +545,9 @@ def test_recursion_ends():
 NAMES = st.sampled_from(
     ["cfg", "cfg.model", "cfg.comm_overlap", "x", "cfg.model.num_layers", "f", "base()", "cfg.env_vars"]
 )
-PARTS = st.sampled_from(["1", "None", "'a'", "[1, x]", "{**cfg, 'a': 1}", "cfg", "f(cfg)", "x + 1", "not x", "len(x)"])
+DICTIONARIES = ["dict(x)", "dict(**x)", "x | {'a': 1}", "{k: v for k, v in x.items()}", "x.pop('a')", "x.update(x)"]
+CONSTANTS = ["1", "None", "'a'", "[1, x]", "{**cfg, 'a': 1}", "cfg"]
+PARTS = st.sampled_from([*CONSTANTS, *DICTIONARIES, "f(cfg)", "f(**x)", "x + 1", "not x", "len(x)", "x.clear()"])
 LINES = st.one_of(
     st.builds("{} = {}".format, NAMES.filter(lambda n: not n.endswith(")")), PARTS),
     st.builds("{} += {}".format, st.sampled_from(["x", "cfg.model.bf16"]), PARTS),
@@ -427,6 +555,8 @@ LINES = st.one_of(
     st.builds("for x in {}: cfg.model.bf16 = x".format, PARTS),
     st.builds("return {}".format, PARTS),
     st.builds("{}({})".format, NAMES, PARTS),
+    st.just("x = {'a': 1}"),
+    st.just("del x['a']"),
     st.just("cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=x)"),
 )
 

@@ -567,3 +567,21 @@ def test_no_text_breaks_the_reader(parts: list[str]) -> None:
     """Any text is read or refused; nothing else comes out."""
     with suppress(UnreadableError):
         assert all(reading.file == "run.sh" for reading in read_shell("".join(parts), "run.sh"))
+
+
+# Line ends
+
+
+def test_crlf_line_ends_are_read_as_meant_and_noted() -> None:
+    """The values are those of the script with LF; the note says where bash ends the command, and what Slurm does."""
+    text = f"#!/bin/bash\n#SBATCH -N 2\nEP=8\ntorchrun --nproc_per_node 8 train.py \\\n  {NAMES[EP]} $EP \\\n  --bf16\n"
+    reading = only(text.replace("\n", "\r\n"))
+    assert values(reading, hardware=True) == values(only(text), hardware=True)
+    assert [(a.path, a.line) for a in reading.assignments] == [(a.path, a.line) for a in only(text).assignments]
+    said = "bash ends the command there: `\\` before a carriage return continues no line; sbatch refuses the script"
+    assert why(reading) == [("line ends", 4, said)]
+
+
+def test_a_text_with_lf_has_no_note_about_line_ends() -> None:
+    """A carriage return inside a line is none of its end."""
+    assert why(only("python pretrain_gpt.py --bf16 \\\n  --expert-model-parallel-size 8\n# a\rb\n")) == []

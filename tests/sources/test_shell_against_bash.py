@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ep_overlap_mcp.sources.shell_line_ends import line_broken_by_crlf
 from ep_overlap_mcp.sources.shell_run import walk
 from ep_overlap_mcp.sources.shell_scope import Scope, text_of
 from ep_overlap_mcp.sources.shell_syntax import Source
@@ -68,3 +69,33 @@ def test_expansion_is_that_of_bash(assignments: list[str], array: str, uses: lis
     """Splitting, quoting, defaults, edits, arithmetic, arrays and conditions give the words that bash gives."""
     script = "\n".join(["A=1", "B='x y'", "C=", *assignments, array, " ".join(["show_these", "first", *uses])])
     assert by_reader(script) == by_bash(script)
+
+
+CRLF = [
+    # a script whose `|` stands for CRLF, and the line that is named
+    ("show_these a \\|  --x 8 \\|  --y|", 1),
+    ("# a command|E=8\nshow_these \\|  --x $E|", 3),
+    ("E=8|show_these --x $E --y|", 1),
+    ("show_these --x|", 1),
+    ("L=(|  --x 8|)|show_these ${L[@]}|", 1),
+    ("L=(--x 8)|show_these ${L[@]}\n", 1),
+    ("S='|  --x 8|'\nshow_these $S\n", 1),
+    ("if true; then|  show_these --x|fi|", 1),
+    ("show_these --x  # a remark|", None),
+    ("# a remark \\|  \nshow_these --x\n", None),
+    ("cat > /dev/null <<END\na b \\|c|END\nshow_these --x\n", None),
+]
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize(("script", "line"), CRLF, ids=[script for script, _ in CRLF])
+def test_crlf_breaks_a_script_where_bash_says_so(script: str, line: int | None) -> None:
+    """A line is named where bash passes other arguments than with LF, or none, and no line elsewhere."""
+    mended, text = (script.replace("|", end) for end in ("\n", "\r\n"))
+    broken = line_broken_by_crlf(Source.of((Piece(text, 0),)))
+    assert (broken.number if broken else None) == line
+    try:
+        same = by_bash(text) == by_bash(mended)
+    except subprocess.CalledProcessError:
+        same = False
+    assert same is (line is None)

@@ -22,6 +22,8 @@ def lines(result: DiagnoseResult) -> Iterator[Line]:
         yield from (Line(f"      {_place(e)}  {e.text}", "dim") for e in cause.evidence[:3])
         yield Line(f"      test: {cause.test}")
         yield Line(f"      fix: {cause.fix}")
+    for choice in result.symptoms:
+        yield Line(f"  --symptom '{choice.symptom}': looks at {choice.evidence}", "dim")
     if result.ruled_out:
         yield Line("  ruled out: " + "; ".join(f"{r.cause} ({r.why})" for r in result.ruled_out[:6]), "dim")
     for change in result.changed[:20]:
