@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -22,6 +24,21 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
+
+
+def ports_in_a_row(count: int) -> int:
+    """The first of several ports of loopback that nobody has now.
+
+    They lie below the range that outgoing connections take, where another run's jobs would get in between, and are
+    drawn, so that two runs that start at once look in different places.
+    """
+    for _ in range(200):
+        first = random.randrange(10_000, 30_000)
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise OSError(f"no {count} free ports in a row on loopback")
 
 
 @pytest.fixture(scope="session")
@@ -140,9 +157,9 @@ class LocalSlurm:
 
     def start(self) -> None:
         """Both nodes idle."""
-        first = free_port()
-        last = first + 1
-        values = {"host": socket.gethostname().partition(".")[0], "port": free_port(), "folder": self.folder}
+        port = ports_in_a_row(3)
+        first, last = port + 1, port + 2
+        values = {"host": socket.gethostname().partition(".")[0], "port": port, "folder": self.folder}
         self.conf.write_text(SLURM_CONF.format(**values, first=first, last=last, min_job_age=300))
         os.environ["SLURM_CONF"] = str(self.conf)
         with self.conf.open("a") as conf:
@@ -170,7 +187,8 @@ class LocalSlurm:
     def start_accounting(self) -> None:
         """A MariaDB and a slurmdbd of their own; before `start`."""
         self.start_munge()
-        place, port, database = self.folder / "database", free_port(), free_port()
+        place, port = self.folder / "database", ports_in_a_row(2)
+        database = port + 1
         install = ["mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", "--user=root"]
         subprocess.run([*install, f"--datadir={place}"], check=True, capture_output=True)
         network = [f"--port={database}", "--bind-address=127.0.0.1", f"--socket={self.folder}/mysql.socket"]
@@ -190,12 +208,22 @@ class LocalSlurm:
         self.accounting = ACCOUNTING_CONF.format(**values)
 
     def wait(self, until: Callable[[], bool], name: str) -> None:
-        """Until a daemon is there."""
+        """Until a daemon is there; one that has ended, such as for a port that somebody else took, is told at once."""
         for _ in range(200):
             if until():
                 return
+            ended = [one for one, process in self.processes.items() if process.poll() is not None]
+            if ended:
+                logs = "".join(self.log(f"{one}.out")[-600:] for one in ended)
+                pytest.fail(f"{', '.join(ended)} ended at once{self._others()}: {logs}")
             time.sleep(0.1)
-        pytest.fail(f"{name} does not start: {self.log(name + '.out')[-600:]}")
+        pytest.fail(f"{name} does not start{self._others()}: {self.log(name + '.out')[-600:]}")
+
+    def _others(self) -> str:
+        """The controllers of other test runs on this machine, which share its processors."""
+        mine = {process.pid for process in self.processes.values()}
+        found = [p for p in psutil.process_iter(["name"]) if p.info["name"] == "slurmctld" and p.pid not in mine]
+        return f" (beside another slurmctld, process {', '.join(str(p.pid) for p in found)})" if found else ""
 
     def log(self, name: str) -> str:
         """A log as far as it is written."""

@@ -46,6 +46,7 @@ LAST_STEPS = 500
 LAST_LINES = 500
 DUMP_LINES = 400
 KEPT_HITS = 64
+MANY_LINES = 1000  # to read in one block, for which looking for the signatures' literals beforehand pays
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,24}[@-~]")
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]{0,120}\.)?(?:[A-Z]\w{0,60})?(?:Error|Exception|Exit|Interrupt)(?::|$)")
@@ -141,6 +142,7 @@ class _Reader:
         self._last_steps: deque[tuple[int, bytes]] = deque(maxlen=LAST_STEPS)
         self._last_lines: deque[tuple[int, bytes, int]] = deque(maxlen=LAST_LINES)
         self._order = 0
+        self._rows: tuple[Signature, ...] = SIGNATURES
 
     def open(self, file: str) -> None:
         """Start a file: line numbers from 1, no dump or stack open."""
@@ -155,6 +157,7 @@ class _Reader:
         for number, raw in self._last_steps:
             if step := printed.iteration(self._stripped(raw, number)[0]):
                 _keep(self.iterations, step)
+        self._rows = SIGNATURES
         for number, raw, shape in self._last_lines:
             self._line(raw, number, shape)
         self._last_steps.clear()
@@ -169,7 +172,9 @@ class _Reader:
         new = self._new(lines, block.translate(None, _DIGITS).split(b"\n"))
         in_head = self._bytes < HEAD and self._read_bytes < READ_BYTES
         if not (whole or in_head or self._section):
-            new = self._gated(lines, new)
+            late = self._read_bytes >= READ_BYTES and b"model:" not in block
+            new = self._late(lines, new) if late else self._gated(lines, new)
+        self._rows = _rows_in(block) if len(new) > MANY_LINES else SIGNATURES
         for index, shape in new:
             if shape not in self._left and self._read_bytes >= READ_BYTES:
                 self._last_lines.append((self._number + index, lines[index], shape))
@@ -215,6 +220,21 @@ class _Reader:
             elif len(self._left) < SHAPES:
                 self._left[shape] = 0
         return kept
+
+    def _late(self, lines: list[bytes], new: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The same once enough is read, in a block that starts no dump.
+
+        Of lines of new shapes only the last ones are kept, so they are searched from the end until there are enough.
+        """
+        left = self._left
+        fresh = [item for item in new if item[1] not in left]
+        last: list[tuple[int, int]] = []
+        for stop in range(len(fresh), 0, -LAST_LINES):
+            last = self._gated(lines, fresh[max(0, stop - LAST_LINES) : stop]) + last
+            if len(last) >= LAST_LINES:
+                break
+        again = [item for item in new if item[1] in left] if len(fresh) < len(new) else []
+        return sorted(self._gated(lines, again) + last)
 
     def _line(self, raw: bytes, number: int, shape: int) -> None:
         self._read_bytes += 0 if shape in self._left else min(len(raw), LONGEST_LINE)
@@ -298,7 +318,7 @@ class _Reader:
         """Signatures of a line, recorded; of a `passing` stack frame only those that need no failure."""
         rows = [
             row
-            for row in SIGNATURES
+            for row in self._rows
             if row.literal in line.text and row.matches(line.text, frames) and not (passing and row.stops)
         ]
         for row in rows:
@@ -317,6 +337,11 @@ class _Reader:
         if use := printed.memory(line):
             _keep(self.memory, use)
         return len(self.printed) + len(self.versions) + len(self.memory) > before
+
+
+def _rows_in(block: bytes) -> tuple[Signature, ...]:
+    """The signatures whose literal stands anywhere in a block: of many lines each is then asked about few."""
+    return tuple(row for row in SIGNATURES if row.literal.encode() in block)
 
 
 def _keep(kept: list[T], item: T) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ep_overlap_mcp.rules.engine import ERROR, INFO, WARNING, evidence, rule, undecided, violated
 from ep_overlap_mcp.rules.truth import FALSE, Truth, truth
 from ep_overlap_mcp.settings.fields import field_table
+from ep_overlap_mcp.stack import CORE_RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +37,8 @@ def setting_unknown_to_version(view: View) -> Check:
     release = view.release.core.label
     return violated(
         truth(bool(strange)),
-        f"not known to megatron-core {release}: {_listed((s.path.partition('.')[2], s.origin) for s in strange)}",
+        f"not known to megatron-core {release}: {_listed((_with_releases(s.path), s.origin) for s in strange)}; "
+        "remove what the release lacks",
         expected=f"settings that megatron-core {release} has",
         settings=[s.path for s in strange],
     )
@@ -262,6 +264,14 @@ def _written(view: View) -> list[Setting]:
 def _exists(view: View, path: str) -> bool:
     field = field_table().get(path)
     return field is None or field.exists_in(view.release.core)
+
+
+def _with_releases(path: str) -> str:
+    """A setting's name with the releases that have it, and its newer name where it has one."""
+    field, name = field_table()[path], path.partition(".")[2]
+    known = [release.label for release in CORE_RELEASES if field.exists_in(release)]
+    spans = f"in {known[0]} to {known[-1]}" if len(known) > 1 else f"in {known[0]} only" if known else "in no release"
+    return f"{name}, {spans}" + (f", now {field.use}" if field.use else "")
 
 
 def _deprecated(view: View, path: str) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.setting import UNKNOWN
-from ep_overlap_mcp.sources.parser_refusals import refused_name, refused_value
+from ep_overlap_mcp.sources.parser_refusals import near_flag, refused_name, refused_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -222,7 +222,17 @@ def _unknown(flag: Flag, reading: Reading) -> None:
         why = f"`{flag.name}` belongs to {words[0]}, not to the training model"
         reading.left_out(flag.text, flag.head.line, why, kind="look-alike")
     else:
-        reading.left_out(flag.text, flag.head.line, "no known Megatron-LM flag", kind="unknown name")
+        reading.left_out(flag.text, flag.head.line, _why_unknown(flag.name, reading), kind="unknown name")
+
+
+def _why_unknown(name: str, reading: Reading) -> str:
+    """That no release has the flag; of Megatron-LM's own parser also what that means, and what may be meant."""
+    why = "no known Megatron-LM flag"
+    if not reading.strict:
+        return why
+    near = near_flag(name)
+    meant = f"; did you mean `{near}`?" if near else ""
+    return f"{why}, which ends the run (unrecognized arguments) unless your fork registers it{meant}"
 
 
 def _value(setting: Field, words: Sequence[Word], *, strict: bool) -> Any:

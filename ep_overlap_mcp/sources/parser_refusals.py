@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _CLOSE: Final = 0.85
 _CLOSE_WORD: Final = 0.75
+_LIKE: Final = 0.8
 _SHORTEST: Final = 8  # characters of an abbreviation that says which flag is meant
 _INSTEAD: Final = {
     "model.virtual_pipeline_model_parallel_size": "write `--num-virtual-stages-per-pipeline-rank`",
@@ -52,6 +53,8 @@ def refused_name(name: str) -> Refusal | None:
     found = table.flag(name)
     if found is not None and not found[0].command_line:
         return _refusal(name, found[0], _INSTEAD.get(found[0].path, "Megatron-LM sets it from its other arguments"))
+    if (on := _switched_on(name)) is not None:
+        return on
     meant = _meant(name)
     if meant is None:
         return None
@@ -61,14 +64,30 @@ def refused_name(name: str) -> Refusal | None:
     return _refusal(name, setting, f"write `{meant}`")
 
 
+def near_flag(name: str) -> str | None:
+    """The registered flag of a judged setting that a name resembles, too little to say that it is meant."""
+    return next(iter(difflib.get_close_matches(name.replace("_", "-").lower(), _judged_flags(), 1, _LIKE)), None)
+
+
+def _switched_on(name: str) -> Refusal | None:
+    """The refusal of a name that would switch on what is on unless its `--no-…` or `--disable-…` is given."""
+    rest = name.replace("_", "-").lower().removeprefix("--")
+    of_name = field_table().bare(rest.replace("-", "_"))
+    candidates = (f"--no-{rest}", f"--disable-{rest}", *(of_name.off_flags if of_name and not of_name.flags else ()))
+    off = next((flag for flag in candidates if flag in _judged_flags()), None)
+    if off is None or f"--{rest}" in field_table().parser_flags:
+        return None
+    return _refusal(name, field_table().parser_flags[off][0], f"it is on without; write `{off}` to switch it off")
+
+
 def _refusal(name: str, setting: Field, instead: str) -> Refusal:
     return Refusal(setting.path, f"Megatron-LM's parser has no `{name}` (unrecognized arguments); {instead}")
 
 
 def _meant(name: str) -> str | None:
-    """The registered flag that a name differs from by dashes, by `--no-`, by its missing end or by a slip."""
+    """The registered flag that a name differs from by dashes, case, `--no-`, its missing end or a slip."""
     registered = field_table().parser_flags
-    plain = name.replace("_", "-")
+    plain = "--" + name.replace("_", "-").lower().lstrip("-")
     if plain in registered:
         return plain
     positive = "--" + plain.removeprefix("--no-")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import string
 import time
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ep_overlap_mcp.diagnosis import NothingToDiagnose, UnreadableLog, diagnose
+from ep_overlap_mcp.diagnosis import NothingToDiagnose, UnreadableLog, diagnose, reading
 from ep_overlap_mcp.diagnosis.prefixes import rank_of_file, strip_prefixes
 from ep_overlap_mcp.diagnosis.reading import BLOCK, HEAD, read_logs
 
@@ -297,3 +299,29 @@ def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
     start = time.process_time()
     assert diagnose([log]).causes[0].cause == "unknown"
     assert time.process_time() - start < 2
+
+
+def test_once_enough_is_read_the_rest_is_searched_from_its_end_with_the_same_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors that never come twice, prose between them, lines that are read again: as when all is searched."""
+    chance = random.Random(1)
+    names = ["".join(chance.choices(string.ascii_letters, k=12)) for _ in range(4000)]
+    kinds = (
+        "[rank{0}]: {1}Error: no {1}\n",
+        "a line about {1}\n",
+        "a line about {1} that says Failed to {1}\n",
+        "[rank{0}]: RuntimeError: DeepEP error: timeout (dispatch CPU)\n",
+        "CUDA_DEVICE_MAX_CONNECTIONS={0}\n",
+        " iteration {0}/ 9999 | elapsed time per iteration (ms): 9{0}.1 | lm loss: 8.1 |\n",
+    )
+    log = tmp_path / "run.log"
+    log.write_text("".join(chance.choice(kinds).format(n % 64, name) for n, name in enumerate(names)))
+    for name, value in (("BLOCK", 8192), ("HEAD", 4096), ("READ_BYTES", 20_000), ("LAST_LINES", 20)):
+        monkeypatch.setattr(reading, name, value)
+    monkeypatch.setattr(reading, "MANY_LINES", 10)
+    quick = reading.read_logs([log], {})
+    monkeypatch.setattr(reading, "MANY_LINES", 10**9)
+    monkeypatch.setattr(reading._Reader, "_late", reading._Reader._gated)
+    assert reading.read_logs([log], {}) == quick
+    assert len(quick.failures) > 40

@@ -162,6 +162,12 @@ def test_a_list_may_go_on_in_unknown_text() -> None:
             "write `--num-virtual-stages-per-pipeline-rank`",
         ),
         (["--cpu-offloading"], "model.cpu_offloading", "write `--cpu-offloading-num-layers`"),
+        (["-bf16"], "model.bf16", "write `--bf16`"),
+        (["--BF16"], "model.bf16", "write `--bf16`"),
+        (["--rope-fusion"], "model.apply_rope_fusion", "it is on without; write `--no-rope-fusion` to switch it off"),
+        (["--rope_fusion"], "model.apply_rope_fusion", "it is on without; write `--no-rope-fusion`"),
+        (["--add-bias-linear"], "model.add_bias_linear", "it is on without; write `--disable-bias-linear`"),
+        (["--overlap-p2p-communication"], "model.overlap_p2p_comm", "write `--no-overlap-p2p-communication`"),
     ],
 )
 def test_megatrons_own_parser_refuses_other_spellings(arguments: list[str], path: str, told: str) -> None:
@@ -185,6 +191,21 @@ def test_megatrons_own_parser_refuses_other_spellings(arguments: list[str], path
 def test_a_flag_of_a_fork_is_unknown_and_not_refused(flag: str) -> None:
     """Forks add flags; only one slip in one word of a judged flag is a misspelling."""
     assert [o.kind for o in read(flag, "1", strict=True).omissions] == ["unknown name"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--expert-parallel-size", "; did you mean `--expert-model-parallel-size`?"),
+        ("--our-own-schedule", "unless your fork registers it"),
+    ],
+)
+def test_an_unknown_flag_of_megatrons_own_program_says_what_its_parser_does(flag: str, told: str) -> None:
+    """Only a fork takes it; another program's parser is not spoken of."""
+    (omission,) = read(flag, "8", strict=True).omissions
+    assert omission.why.startswith("no known Megatron-LM flag, which ends the run (unrecognized arguments)")
+    assert omission.why.endswith(told)
+    assert [o.why for o in read(flag, "8").omissions] == ["no known Megatron-LM flag"]
 
 
 def test_a_comma_list_is_one_item_for_megatrons_own_parser() -> None:
