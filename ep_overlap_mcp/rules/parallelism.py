@@ -1,4 +1,4 @@
-"""EPO510, 511, 513, 514, 526, 531: how ranks, experts, heads and sequences divide."""
+"""EPO510, 511, 513, 514, 526, 531, 538: how ranks, experts, heads and sequences divide."""
 
 from __future__ import annotations
 
@@ -197,6 +197,34 @@ def sequence_divides_by_context_parallel(view: View) -> Check:
         (cp > 1) & (length % (cp * 2) > 0),
         f"sequence length {length} is no multiple of 2 x context parallel size {cp}",
         expected="seq_length % (2 * context_parallel_size) = 0",
+    )
+
+
+@rule(
+    "EPO538",
+    "tensor-parallel-overlap-needs-sequence-parallel",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "915-916"),
+    about=["model.tp_comm_overlap"],
+    fixes=[
+        put(tp_comm_overlap=False, gives_up="the overlap of tensor-parallel communication"),
+        put(sequence_parallel=True),
+    ],
+)
+def tensor_parallel_overlap_needs_sequence_parallel(view: View) -> Check:
+    """What it checks: `tp_comm_overlap` without sequence parallelism, which Megatron-LM clears at TP 1.
+
+    Why: the overlapped operations are those of sequence parallelism; Megatron-LM asserts it.
+
+    Example: `--tp-comm-overlap` with `--tensor-model-parallel-size 1`
+
+    Fix: `--sequence-parallel` with tensor parallelism, or leave it off.
+    """
+    return violated(
+        view["model.tp_comm_overlap"].on & view["model.sequence_parallel"].off,
+        f"`tp_comm_overlap` is on without sequence parallelism (tensor parallel size {view[TP]})",
+        expected="sequence_parallel = true",
     )
 
 
