@@ -20,9 +20,10 @@ FAMILIES = {
     "3": "CUDA graphs",
     "4": "Dispatcher and backend",
     "5": "Pipeline and batch",
-    "6": "Environment, hardware, sharding",
+    "6": "Environment, hardware, sharding, optimizer, checkpoints",
     "7": "Benefit lost or known to go wrong",
     "8": "Reading",
+    "9": "Attention, positions and the training script",
 }
 
 _SEVERITIES = (

@@ -168,7 +168,11 @@ def violated_by(
 
 @dataclass(frozen=True)
 class Rule:
-    """One constraint. `sources` are `repository@revision:path:lines`; `doc` has the sections of its page."""
+    """One constraint. `sources` are `repository@revision:path:lines`; `doc` has the sections of its page.
+
+    `about` names the settings whose default is fine: a text that states none of them meets the rule, however much of
+    it is unknown.
+    """
 
     code: str
     name: str
@@ -178,6 +182,7 @@ class Rule:
     sources: tuple[str, ...]
     unknown: UnknownClass = UNDECIDED
     fixes: tuple[Fix, ...] = ()
+    about: tuple[str, ...] = ()
     _in_force: dict[tuple[str, str, str | None], tuple[tuple[Clause, ...], ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -208,6 +213,7 @@ def rule(
     source: str | Sequence[str],
     unknown: UnknownClass = UNDECIDED,
     fixes: Sequence[Fix] = (),
+    about: Sequence[str] = (),
 ) -> Callable[[Callable[..., Check]], Callable[..., Check]]:
     """Register the function below as a rule; its docstring is the rule's page."""
 
@@ -215,7 +221,9 @@ def rule(
         if code in _RULES or any(known.name == name for known in _RULES.values()):
             raise ValueError(f"rule {code} {name} is registered twice")
         sources = (source,) if isinstance(source, str) else tuple(source)
-        _RULES[code] = Rule(code, name, severity, tuple(enforced), function, sources, unknown, tuple(fixes))
+        _RULES[code] = Rule(
+            code, name, severity, tuple(enforced), function, sources, unknown, tuple(fixes), tuple(about)
+        )
         return function
 
     return register
@@ -258,6 +266,8 @@ def _on_release(rule: Rule, view: View) -> Outcome | None:
     groups = rule.in_force(view.framework, view.release)
     if not groups:
         return None
+    if rule.about and not view.states(rule.about):
+        return _met(rule)
     if len(groups) == 1:
         return _evaluate(rule, view, groups[0])
     outcomes = [_evaluate(rule, view, clauses) for clauses in groups]

@@ -34,7 +34,7 @@ def explain_rule(code_or_name: str) -> ExplainResult:
         name=rule.name,
         severity=rule.severity,
         enforced_by=list(dict.fromkeys(enforcement(clause) for clause in rule.clauses)),
-        when_unknown=_WHEN_UNKNOWN[rule.unknown],
+        when_unknown=_when_unknown(rule),
         page=rule.doc,
         sources=list(rule.sources),
     )
@@ -68,6 +68,11 @@ def enforcement(clause: Clause) -> str:
     if clause.layer in ("megatron-core", "bridge") and said:
         return said
     return f"{clause.layer}{f' ({said})' if said else ''}"
+
+
+def _when_unknown(rule: Rule) -> str:
+    named = " or ".join(f"`{path}`" for path in rule.about)
+    return _WHEN_UNKNOWN[rule.unknown] + (f"; a text without {named} meets the rule" if named else "")
 
 
 def _first_sentence(rule: Rule) -> str:

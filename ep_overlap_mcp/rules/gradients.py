@@ -1,4 +1,4 @@
-"""EPO630: how gradients of the data-parallel ranks are put together."""
+"""EPO640: how gradients of the data-parallel ranks are put together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @rule(
-    "EPO630",
+    "EPO640",
     "per-token-loss-excludes-average-in-collective",
     ERROR,
     enforced=[run_time()],

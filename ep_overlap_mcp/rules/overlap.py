@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ep_overlap_mcp.rules.engine import ERROR, NOTED, bridge, core, put, put_paths, rule, run_time, violated
+from ep_overlap_mcp.rules.engine import ERROR, NOTED, Fix, bridge, core, put, put_paths, rule, run_time, violated
 from ep_overlap_mcp.rules.recompute import recomputes_modules
 from ep_overlap_mcp.rules.remedies import (
     add_virtual_stages,
@@ -20,6 +20,8 @@ from ep_overlap_mcp.rules.truth import TRUE, any_of
 from ep_overlap_mcp.settings.request import BRIDGE_SWITCH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from ep_overlap_mcp.rules.engine import Check
     from ep_overlap_mcp.rules.truth import Truth
     from ep_overlap_mcp.rules.view import View
@@ -375,18 +377,19 @@ def early_attention_release_needs_overlap(view: View) -> Check:
         megatron("0.16.1", "core/models/gpt/gpt_model.py", "739"),
         megatron("0.16.1", "core/pipeline_parallel/combined_1f1b.py", "329-340"),
     ],
+    fixes=[Fix(lambda view: _no_legacy_models(view), gives_up="the legacy model classes")],  # noqa: PLW0108
 )
 def only_gpt_models_overlap(view: View) -> Check:
     """What it checks: EP overlap is on for a model class that cannot plan its schedule.
 
     Why: the schedule asks the model for `build_schedule_plan`, which only `GPTModel` has. Hybrid and Mamba models,
-    T5, BERT, LLaVA and the vision-language wrappers fail in the first training step.
+    T5, BERT, LLaVA, the vision-language wrappers and the legacy classes fail in the first training step.
 
     Example: `--hybrid-layer-pattern "M-M*-" --overlap-moe-expert-parallel-comm`
 
     Fix: run such a model without EP overlap.
     """
-    hybrid = any_of(view.written(path) & view[path].on for path in _HYBRID)
+    hybrid = any_of(view.written(path) & view[path].on for path in (*_HYBRID, _LEGACY))
     other = view.written("model.provider") & view["model.provider"].test(_plans_nothing)
     return violated(
         view.overlap & (hybrid | other),
@@ -476,6 +479,7 @@ def dispatch_backward_wgrad_excludes_overlap(view: View) -> Check:
     )
 
 
+_LEGACY = "args.use_legacy_models"
 _HYBRID = ("model.is_hybrid_model", "model.hybrid_layer_pattern", "model.hybrid_override_pattern")
 _STEPS_WITHOUT_PLAN = ("mimo", "audio_lm", "omni", "vlm", "llava", "qwen3_vl", "step37")
 _MODELS_WITHOUT_PLAN = ("mamba", "hybrid", "t5", "bert", "llava", "vlm", "vision", "mimo", "omni")
@@ -490,9 +494,16 @@ def _returns_no_plan(step: Any) -> bool:
     return any(kind in str(step).lower() for kind in _STEPS_WITHOUT_PLAN)
 
 
+def _no_legacy_models(view: View) -> Iterable[Mapping[str, bool]]:
+    if view.effective[_LEGACY].value is True:
+        yield {_LEGACY: False}
+
+
 def _named(view: View) -> str:
     provider = view["model.provider"]
-    return f"`{provider}`" if provider.known and provider.raw else "hybrid"
+    if provider.known and provider.raw:
+        return f"`{provider}`"
+    return "a legacy class" if view[_LEGACY].on.value else "hybrid"
 
 
 def _not_replayed(view: View) -> Truth:

@@ -1,4 +1,4 @@
-"""EPO510, 511, 513, 514, 526, 531, 540: how ranks, experts, heads and sequences divide."""
+"""EPO510, 511, 513, 514, 526, 531, 538, 540: how ranks, experts, heads and sequences divide."""
 
 from __future__ import annotations
 
@@ -117,7 +117,11 @@ def sequence_parallel_needs_tp(view: View) -> Check:
     "EPO514",
     "tensor-parallel-experts-need-sequence-parallel",
     ERROR,
-    enforced=[core("<=0.16.0rc0"), evidence(">=0.16", severity=WARNING)],
+    enforced=[
+        core("<=0.16.0rc0", plain=False),
+        evidence(">=0.16", severity=WARNING, plain=False),
+        run_time(">=0.16", plain=True),
+    ],
     source=[
         megatron("0.14.0", "core/model_parallel_config.py", "388-393"),
         megatron("0.16.1", "core/model_parallel_config.py", "440-445"),
@@ -223,6 +227,34 @@ def context_parallel_needs_te(view: View) -> Check:
         (cp > 1) & view.te.absent,
         f"context parallel size is {cp} and Transformer Engine is not installed",
         expected="Transformer Engine installed",
+    )
+
+
+@rule(
+    "EPO538",
+    "tensor-parallel-overlap-needs-sequence-parallel",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "915-916"),
+    about=["model.tp_comm_overlap"],
+    fixes=[
+        put(tp_comm_overlap=False, gives_up="the overlap of tensor-parallel communication"),
+        put(sequence_parallel=True),
+    ],
+)
+def tensor_parallel_overlap_needs_sequence_parallel(view: View) -> Check:
+    """What it checks: `tp_comm_overlap` without sequence parallelism, which Megatron-LM clears at TP 1.
+
+    Why: the overlapped operations are those of sequence parallelism; Megatron-LM asserts it.
+
+    Example: `--tp-comm-overlap` with `--tensor-model-parallel-size 1`
+
+    Fix: `--sequence-parallel` with tensor parallelism, or leave it off.
+    """
+    return violated(
+        view["model.tp_comm_overlap"].on & view["model.sequence_parallel"].off,
+        f"`tp_comm_overlap` is on without sequence parallelism (tensor parallel size {view[TP]})",
+        expected="sequence_parallel = true",
     )
 
 

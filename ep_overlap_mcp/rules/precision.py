@@ -1,11 +1,22 @@
-"""EPO218 to EPO225: half and quarter precision, and the Transformer Engine they need."""
+"""EPO218 to EPO228: half and quarter precision, and the Transformer Engine they need."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.rules.engine import ERROR, MET, NOTED, core, put, rule, violated, violated_by
-from ep_overlap_mcp.rules.sources import core_config
+from ep_overlap_mcp.rules.engine import (
+    ERROR,
+    MET,
+    NOTED,
+    core,
+    megatron_lm,
+    put,
+    put_paths,
+    rule,
+    violated,
+    violated_by,
+)
+from ep_overlap_mcp.rules.sources import arguments, core_config
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
@@ -222,4 +233,54 @@ def fp8_output_projection_needs_mxfp8(view: View) -> Check:
         view["model.fp8_output_proj"].on & (fp8.off | (recipe != "mxfp8")),
         f"`fp8_output_proj` is on with `fp8` {fp8} and `fp8_recipe` {recipe}",
         expected="fp8 with fp8_recipe=mxfp8",
+    )
+
+
+@rule(
+    "EPO227",
+    "fp16-loss-needs-fp16",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "846-847"),
+    about=["args.fp16_lm_cross_entropy"],
+    fixes=[put_paths({"args.fp16_lm_cross_entropy": False})],
+)
+def fp16_loss_needs_fp16(view: View) -> Check:
+    """What it checks: `--fp16-lm-cross-entropy` without `--fp16`.
+
+    Why: Megatron-LM asserts it.
+
+    Example: `--bf16 --fp16-lm-cross-entropy`
+
+    Fix: leave it out.
+    """
+    return violated(
+        view["args.fp16_lm_cross_entropy"].on & view["model.fp16"].off,
+        "`fp16_lm_cross_entropy` is on without fp16",
+        expected="fp16_lm_cross_entropy = false",
+    )
+
+
+@rule(
+    "EPO228",
+    "fp32-residual-needs-half-precision",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "848-850"),
+    about=["model.fp32_residual_connection"],
+    fixes=[put(fp32_residual_connection=False)],
+)
+def fp32_residual_needs_half_precision(view: View) -> Check:
+    """What it checks: `fp32_residual_connection` in a model that is fp32 as a whole.
+
+    Why: Megatron-LM asserts bf16 or fp16.
+
+    Example: `--fp32-residual-connection` without `--bf16`
+
+    Fix: leave it out, or `--bf16`.
+    """
+    return violated(
+        view["model.fp32_residual_connection"].on & view["model.bf16"].off & view["model.fp16"].off,
+        "`fp32_residual_connection` is on without bf16 or fp16",
+        expected="bf16 = true",
     )

@@ -1,12 +1,12 @@
-"""EPO124 to EPO136: activation recomputation, whether overlap is on or not."""
+"""EPO124 to EPO136, 145, 146: activation recomputation, whether overlap is on or not."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.rules.engine import ERROR, NOTED, core, put, rule, violated, violated_by, without
+from ep_overlap_mcp.rules.engine import ERROR, NOTED, core, megatron_lm, put, rule, violated, violated_by, without
 from ep_overlap_mcp.rules.remedies import drop_shared_expert_overlap
-from ep_overlap_mcp.rules.sources import core_config
+from ep_overlap_mcp.rules.sources import arguments, core_config
 from ep_overlap_mcp.rules.truth import any_of
 
 if TYPE_CHECKING:
@@ -105,6 +105,62 @@ def sharded_saves_exclude_sequence_parallel(view: View) -> Check:
         recomputes(view) & shards.on & view["model.sequence_parallel"].on,
         f"`distribute_saved_activations` is {shards} with sequence parallelism",
         expected="distribute_saved_activations=false",
+    )
+
+
+@rule(
+    "EPO145",
+    "distributed-saves-need-full-recompute",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "883-897"),
+    about=["model.distribute_saved_activations"],
+    fixes=[put(distribute_saved_activations=False, gives_up="activation memory")],
+)
+def distributed_saves_need_full_recompute(view: View) -> Check:
+    """What it checks: `distribute_saved_activations` without tensor parallelism, full recomputation or a method of it.
+
+    Why: it spreads what full recomputation keeps over the tensor-parallel ranks; Megatron-LM asserts all three.
+
+    Example: `--distribute-saved-activations --recompute-granularity selective`
+
+    Fix: leave it off; EP overlap excludes full recomputation anyway.
+    """
+    tp, granularity = view["model.tensor_model_parallel_size"], view["model.recompute_granularity"]
+    return violated_by(
+        [
+            (tp <= 1, f"`distribute_saved_activations` is on with tensor parallel size {tp}"),
+            (granularity != "full", f"`distribute_saved_activations` is on with recompute granularity {granularity}"),
+            (view["model.recompute_method"].unset, "`distribute_saved_activations` is on without `recompute_method`"),
+        ],
+        when=view["model.distribute_saved_activations"].on,
+        expected="distribute_saved_activations = false",
+    )
+
+
+@rule(
+    "EPO146",
+    "selective-recompute-takes-no-method",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "899-902"),
+    about=["model.recompute_method"],
+    fixes=[put(recompute_method=None)],
+)
+def selective_recompute_takes_no_method(view: View) -> Check:
+    """What it checks: `recompute_method` with selective recomputation.
+
+    Why: a method says which whole layers are recomputed; Megatron-LM asserts that there is none.
+
+    Example: `--recompute-granularity selective --recompute-method uniform`
+
+    Fix: remove `--recompute-method`.
+    """
+    method = view["model.recompute_method"]
+    return violated(
+        method.is_set & (view["model.recompute_granularity"] == "selective"),
+        f"`recompute_method` is {method} with selective recomputation",
+        expected="recompute_method unset",
     )
 
 

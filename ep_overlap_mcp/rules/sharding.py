@@ -1,4 +1,4 @@
-"""EPO609-611, 613, 616: sharded data parallelism, offloading and hybrid context parallelism."""
+"""EPO609-611, 613, 616, 621, 637, 638: sharded data parallelism, offloading and hybrid context parallelism."""
 
 from __future__ import annotations
 
@@ -158,25 +158,120 @@ def offloading_needs_v1_env(view: View) -> Check:
     ERROR,
     enforced=[megatron_lm(">=0.16")],
     source=arguments("0.16.1", "918-923"),
+    about=["model.hybrid_context_parallel"],
+    fixes=[put(hybrid_context_parallel=False, gives_up="hybrid context parallelism")],
 )
 def hybrid_context_parallel_limits(view: View) -> Check:
-    """What it checks: hybrid context parallelism with a pipeline, CUDA graphs or Megatron-FSDP.
+    """What it checks: hybrid context parallelism with a pipeline, CUDA graphs, Megatron-FSDP or another data loader
+    than `single`, or without `calculate_per_token_loss`.
 
-    Why: Megatron-LM asserts that none of them is used with it.
+    Why: Megatron-LM asserts all of them.
 
     Example: `--hybrid-context-parallel --pipeline-model-parallel-size 2`
 
     Fix: leave the other one out.
     """
-    pp = view[PP]
+    pp, loader = view[PP], view["args.dataloader_type"]
     return violated_by(
         [
             (pp > 1, f"hybrid context parallelism with {pp} pipeline stages"),
             (view["model.enable_cuda_graph"].on, "hybrid context parallelism with CUDA graphs"),
             (view["ddp.use_megatron_fsdp"].on, "hybrid context parallelism with Megatron-FSDP"),
+            (view["model.calculate_per_token_loss"].off, "hybrid context parallelism without per-token loss"),
+            (~loader.one_of("single", None), f"hybrid context parallelism with data loader {loader}"),
         ],
         when=view["model.hybrid_context_parallel"].on,
-        expected="one pipeline stage, no CUDA graphs, no Megatron-FSDP",
+        expected="one pipeline stage, no CUDA graphs, no Megatron-FSDP, calculate_per_token_loss = true",
+    )
+
+
+@rule(
+    "EPO621",
+    "torch-fsdp2-stands-alone",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "605-621"),
+    about=["dist.use_torch_fsdp2"],
+    fixes=[put_paths({"dist.use_torch_fsdp2": False}, gives_up="torch FSDP2")],
+)
+def torch_fsdp2_stands_alone(view: View) -> Check:
+    """What it checks: torch FSDP2 with a pipeline, the distributed optimizer, fused gradient accumulation, fp16, tied
+    embeddings or another checkpoint format than `torch_dist` and `torch_dcp`.
+
+    Why: Megatron-LM asserts each.
+
+    Example: `--use-torch-fsdp2` without `--no-gradient-accumulation-fusion`
+
+    Fix: plain data parallelism; expert parallelism needs it anyway.
+    """
+    pp, form = view[PP], view["args.ckpt_format"]
+    return violated_by(
+        [
+            (pp > 1, f"torch FSDP2 is on with {pp} pipeline stages"),
+            (view["ddp.use_distributed_optimizer"].on, "torch FSDP2 is on with the distributed optimizer"),
+            (view["model.gradient_accumulation_fusion"].on, "torch FSDP2 is on with fused gradient accumulation"),
+            (view["model.fp16"].on, "torch FSDP2 is on with fp16"),
+            (view["args.untie_embeddings_and_output_weights"].off, "torch FSDP2 is on with tied embeddings"),
+            (~form.one_of("torch_dist", "torch_dcp"), f"torch FSDP2 is on with `ckpt_format` {form}"),
+        ],
+        when=view["dist.use_torch_fsdp2"].on,
+        expected="use_torch_fsdp2 = false",
+    )
+
+
+@rule(
+    "EPO637",
+    "manual-registration-needs-megatron-fsdp",
+    ERROR,
+    enforced=[megatron_lm(">=0.16")],
+    source=arguments("0.16.1", "693-695"),
+    about=["ddp.fsdp_manual_registration"],
+    fixes=[put_paths({"ddp.fsdp_manual_registration": False}, gives_up="the registration of the buffers")],
+)
+def manual_registration_needs_megatron_fsdp(view: View) -> Check:
+    """What it checks: `fsdp_manual_registration` without Megatron-FSDP or without `nccl_ub`.
+
+    Why: it registers Megatron-FSDP's buffers with NCCL; Megatron-LM asserts both.
+
+    Example: `--fsdp-manual-registration` without `--use-nccl-ub`
+
+    Fix: leave it off.
+    """
+    return violated_by(
+        [
+            (view["ddp.use_megatron_fsdp"].off, "`fsdp_manual_registration` is on without Megatron-FSDP"),
+            (view["ddp.nccl_ub"].off, "`fsdp_manual_registration` is on without `nccl_ub`"),
+        ],
+        when=view["ddp.fsdp_manual_registration"].on,
+        expected="fsdp_manual_registration = false",
+    )
+
+
+@rule(
+    "EPO638",
+    "registered-buffers-exclude-expandable-segments",
+    ERROR,
+    enforced=[run_time(on=("megatron-lm", "bridge"))],
+    source=megatron("0.16.1", "core/distributed/distributed_data_parallel_config.py", "156-161"),
+    unknown=NOTED,
+    about=["ddp.nccl_ub"],
+    fixes=[put_paths({"ddp.nccl_ub": False}, gives_up="NCCL's registered buffers")],
+)
+def registered_buffers_exclude_expandable_segments(view: View) -> Check:
+    """What it checks: `nccl_ub` with `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
+
+    Why: the registered buffers come from a memory pool that expandable segments do not go with; building the
+    data-parallel configuration raises ValueError. On main torch 2.11 lifts it.
+
+    Example: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` with `--use-nccl-ub`
+
+    Fix: leave one of the two out.
+    """
+    allocator = view["env.PYTORCH_CUDA_ALLOC_CONF"]
+    return violated(
+        view["ddp.nccl_ub"].on & allocator.test(lambda v: "expandable_segments:True" in str(v or "").split(",")),
+        f"PYTORCH_CUDA_ALLOC_CONF is {allocator}, which `nccl_ub` does not go with",
+        expected="nccl_ub = false, or no expandable segments",
     )
 
 

@@ -11,6 +11,8 @@ from ep_overlap_mcp.settings.effective import Effective
 from ep_overlap_mcp.settings.request import BRIDGE_DELAY, BRIDGE_SWITCH, MODEL_DELAY, MODEL_SWITCH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ep_overlap_mcp.settings.request import Request
     from ep_overlap_mcp.settings.setting import Setting
     from ep_overlap_mcp.stack import Framework, Release
@@ -51,6 +53,10 @@ class View:
         if setting is not None:
             self.reads.setdefault(path, setting)
         return truth(setting is not None and setting.written)
+
+    def states(self, paths: Iterable[str]) -> bool:
+        """Whether the text, the caller or a proposal states one of the settings, be its value known or not."""
+        return any(self.request.settings.get(path) is not None for path in paths)
 
     @property
     def framework(self) -> Framework:

@@ -29,6 +29,8 @@ def megatron_lm_writes(settings: Effective) -> None:
     if settings.value("args.use_rotary_position_embeddings") is True:
         settings.write("model.position_embedding_type", "rope", "--use-rotary-position-embeddings")
     _activation(settings)
+    if settings.value("model.position_embedding_type") not in ("rope", UNKNOWN):
+        settings.write("model.apply_rope_fusion", value=False, why="cleared without rotary embeddings")
     _virtual_stages(settings)
     _point_to_point(settings)
     if settings.value("model.num_moe_experts") == 0:

@@ -1,0 +1,140 @@
+"""EPO917-920: the legacy model classes, activations and hybrid patterns, and what they exclude."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.rules.engine import ERROR, megatron_lm, put_paths, rule, violated, violated_by
+from ep_overlap_mcp.rules.sources import arguments
+
+if TYPE_CHECKING:
+    from ep_overlap_mcp.rules.engine import Check
+    from ep_overlap_mcp.rules.view import View
+
+LEGACY = "args.use_legacy_models"
+SQUARED, QUICK, SWIGLU = "args.squared_relu", "args.quick_geglu", "args.swiglu"
+PATTERN = "model.hybrid_layer_pattern"
+HETEROGENEOUS = ("args.heterogeneous_layers_config_path",)
+
+
+@rule(
+    "EPO917",
+    "legacy-models-stand-alone",
+    ERROR,
+    enforced=[megatron_lm("<0.18")],
+    source=[
+        arguments("0.16.1", "308-311"),
+        arguments("0.16.1", "602-603"),
+        arguments("0.16.1", "985-993"),
+        arguments("0.16.1", "1020-1038"),
+        arguments("0.16.1", "1229-1230"),
+        arguments("0.16.1", "1272"),
+    ],
+    about=[LEGACY],
+    fixes=[put_paths({LEGACY: False}, gives_up="the legacy model classes: checkpoints must be converted")],
+)
+def legacy_models_stand_alone(view: View) -> Check:
+    """What it checks: `--use-legacy-models` with what only the Megatron-Core models have: another checkpoint format
+    than `torch`, `overlap_param_gather`, context parallelism, MTP, latent experts, a decoupled learning rate or
+    interleaved rotary embeddings.
+
+    Why: Megatron-LM asserts each. From 0.18 the legacy models are gone.
+
+    Example: `--use-legacy-models` without `--ckpt-format torch`
+
+    Fix: the Megatron-Core models.
+    """
+    form, cp = view["args.ckpt_format"], view["model.context_parallel_size"]
+    decoupled = view["optimizer.decoupled_lr"].is_set | view["optimizer.decoupled_min_lr"].is_set
+    return violated_by(
+        [
+            (form != "torch", f"`use_legacy_models` is on with `ckpt_format` {form}"),
+            (view["ddp.overlap_param_gather"].on, "`use_legacy_models` is on with `overlap_param_gather`"),
+            (cp > 1, f"`use_legacy_models` is on with context parallel size {cp}"),
+            (view["model.mtp_num_layers"].on, "`use_legacy_models` is on with MTP layers"),
+            (view["model.moe_latent_size"].is_set, "`use_legacy_models` is on with `moe_latent_size`"),
+            (decoupled, "`use_legacy_models` is on with a decoupled learning rate"),
+            (view["model.rotary_interleaved"].on, "`use_legacy_models` is on with `rotary_interleaved`"),
+        ],
+        when=view[LEGACY].on,
+        expected="use_legacy_models = false",
+    )
+
+
+@rule(
+    "EPO918",
+    "one-activation",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=[arguments("0.14.0", "1177-1178"), arguments("0.16.1", "1338-1343")],
+    about=[SQUARED, QUICK],
+)
+def one_activation(view: View) -> Check:
+    """What it checks: `--swiglu` with `--squared-relu` or `--quick-geglu`.
+
+    Why: a layer has one activation; building the configuration fails an assertion.
+
+    Example: `--swiglu --squared-relu`
+
+    Fix: keep the model's.
+    """
+    return violated(
+        view[SWIGLU].on & (view[SQUARED].on | view[QUICK].on),
+        "`swiglu` is on with another activation",
+        expected="one activation",
+    )
+
+
+@rule(
+    "EPO919",
+    "heterogeneous-layers-exclude-latent-attention",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "1314-1316"),
+    about=HETEROGENEOUS,
+)
+def heterogeneous_layers_exclude_latent_attention(view: View) -> Check:
+    """What it checks: `--heterogeneous-layers-config-path` with `--multi-latent-attention`.
+
+    Why: building the configuration fails an assertion.
+
+    Example: both flags
+
+    Fix: keep the model's.
+    """
+    return violated(
+        view[HETEROGENEOUS[0]].is_set & view["model.multi_latent_attention"].on,
+        "`multi_latent_attention` is on with heterogeneous layers",
+        expected="multi_latent_attention = false",
+    )
+
+
+@rule(
+    "EPO920",
+    "hybrid-pattern-places-its-layers",
+    ERROR,
+    enforced=[megatron_lm(">=0.17")],
+    source=arguments("0.17.1", "645-686"),
+    about=[PATTERN],
+)
+def hybrid_pattern_places_its_layers(view: View) -> Check:
+    """What it checks: `--hybrid-layer-pattern` with another argument that places layers on pipeline stages.
+
+    Why: the `|` of the pattern do that; Megatron-LM asserts from 0.17 that nothing else does.
+
+    Example: `--hybrid-layer-pattern "M*|M*" --num-virtual-stages-per-pipeline-rank 2`
+
+    Fix: put the stages into the pattern.
+    """
+    names = (
+        "num_layers_per_virtual_pipeline_stage",
+        "num_virtual_stages_per_pipeline_rank",
+        "pipeline_model_parallel_layout",
+        "account_for_embedding_in_pipeline_split",
+        "account_for_loss_in_pipeline_split",
+    )
+    return violated_by(
+        [(view[f"model.{name}"].on, f"`{name}` is set beside `hybrid_layer_pattern`") for name in names],
+        when=view[PATTERN].is_set,
+        expected="stages in the pattern alone",
+    )

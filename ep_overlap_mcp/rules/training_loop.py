@@ -1,0 +1,333 @@
+"""EPO533-537, 912-915: batch sizes, sequence lengths, iterations and data of a Megatron-LM command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.rules.engine import ERROR, NOTED, megatron_lm, put, put_paths, rule, run_time, violated, violated_by
+from ep_overlap_mcp.rules.sources import arguments, megatron
+from ep_overlap_mcp.rules.truth import FALSE, any_of, derived
+
+if TYPE_CHECKING:
+    from ep_overlap_mcp.rules.engine import Check
+    from ep_overlap_mcp.rules.truth import Truth
+    from ep_overlap_mcp.rules.view import View
+
+MICRO, GLOBAL = "train.micro_batch_size", "train.global_batch_size"
+LENGTH, POSITIONS = "model.seq_length", "args.max_position_embeddings"
+CP, LEVELS, COMM = "model.context_parallel_size", "model.hierarchical_context_parallel_sizes", "model.cp_comm_type"
+ITERATIONS, SAMPLES = "args.train_iters", "args.train_samples"
+MOCK, BLEND = "args.mock_data", "args.data_path"
+SPLITS = ("args.train_data_path", "args.valid_data_path", "args.test_data_path")
+STYLE, DECAYS = "args.weight_decay_incr_style", ("args.start_weight_decay", "args.end_weight_decay")
+
+
+@rule(
+    "EPO533",
+    "batches-positive",
+    ERROR,
+    enforced=[run_time(), megatron_lm()],
+    source=[arguments("0.16.1", "494-500"), megatron("0.16.1", "core/num_microbatches_calculator.py", "338-350")],
+    unknown=NOTED,
+    about=[MICRO, GLOBAL],
+)
+def batches_positive(view: View) -> Check:
+    """What it checks: a micro batch or a global batch of nothing.
+
+    Why: Megatron-LM asserts it, without a text.
+
+    Example: `--micro-batch-size 0`
+
+    Fix: a positive size.
+    """
+    micro, whole = view[MICRO], view[GLOBAL]
+    return violated_by(
+        [
+            (micro <= 0, f"`micro_batch_size` is {micro}"),
+            (whole <= 0, f"`global_batch_size` is {whole}"),
+        ],
+        expected="micro_batch_size > 0, global_batch_size > 0",
+    )
+
+
+@rule(
+    "EPO534",
+    "positions-cover-sequence",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "829-832"),
+    unknown=NOTED,
+    about=[POSITIONS],
+)
+def positions_cover_sequence(view: View) -> Check:
+    """What it checks: `max_position_embeddings` below the sequence length.
+
+    Why: Megatron-LM asserts it, with rotary embeddings too.
+
+    Example: `--seq-length 8192 --max-position-embeddings 4096`
+
+    Fix: `--max-position-embeddings` of at least the sequence length.
+    """
+    length, positions = view[LENGTH], view[POSITIONS]
+    return violated(
+        positions < length,
+        f"`max_position_embeddings` {positions} is below the sequence length {length}",
+        expected="max_position_embeddings >= seq_length",
+    )
+
+
+@rule(
+    "EPO535",
+    "hidden-size-divides-by-heads",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "813-815"),
+    unknown=NOTED,
+)
+def hidden_size_divides_by_heads(view: View) -> Check:
+    """What it checks: a hidden size that is no multiple of the attention heads, without `kv_channels`.
+
+    Why: the width of a head is their quotient; Megatron-LM asserts it, without a text.
+
+    Example: `--hidden-size 1024 --num-attention-heads 6`
+
+    Fix: other heads, or `--kv-channels`.
+    """
+    width, heads = view["model.hidden_size"], view["model.num_attention_heads"]
+    return violated(
+        (width % heads > 0) & view["model.kv_channels"].unset,
+        f"hidden size {width} does not divide over {heads} attention heads, and `kv_channels` is not set",
+        expected="hidden_size % num_attention_heads = 0",
+    )
+
+
+@rule(
+    "EPO536",
+    "context-parallel-levels-fit",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "403-408"),
+    about=[LEVELS, COMM],
+    fixes=[put(hierarchical_context_parallel_sizes=None, cp_comm_type=["p2p"], gives_up="the levels")],
+)
+def context_parallel_levels_fit(view: View) -> Check:
+    """What it checks: `hierarchical_context_parallel_sizes` whose product is not the context parallel size, or
+    `cp_comm_type` a2a+p2p without them.
+
+    Why: Megatron-LM asserts both.
+
+    Example: `--context-parallel-size 4 --cp-comm-type a2a+p2p`
+
+    Fix: sizes that multiply to the context parallel size.
+    """
+    levels, cp, comm = view[LEVELS], view[CP], view[COMM]
+    product = derived(_product, levels)
+    return violated_by(
+        [
+            (levels.on & (product != cp), f"the levels {levels} do not multiply to context parallel size {cp}"),
+            (comm.has("a2a+p2p") & levels.unset, "`cp_comm_type` is a2a+p2p without levels"),
+        ],
+        expected="product of hierarchical_context_parallel_sizes = context_parallel_size",
+    )
+
+
+@rule(
+    "EPO537",
+    "microbatched-inference-needs-pipeline",
+    ERROR,
+    enforced=[megatron_lm("<0.15", graphs=False), megatron_lm(">=0.15", graphs=True)],
+    source=arguments("0.16.1", "1146-1152"),
+    about=["args.inference_batch_times_seqlen_threshold"],
+    fixes=[put_paths({"args.inference_batch_times_seqlen_threshold": -1})],
+)
+def microbatched_inference_needs_pipeline(view: View, *, graphs: bool) -> Check:
+    """What it checks: `inference_batch_times_seqlen_threshold` without a pipeline or with CUDA graphs.
+
+    Why: it splits batches for the pipeline's stages; Megatron-LM asserts one.
+
+    Example: `--inference-batch-times-seqlen-threshold 4096` with one pipeline stage
+
+    Fix: leave it out.
+    """
+    pp, impl = view["model.pipeline_model_parallel_size"], view["model.cuda_graph_impl"]
+    return violated_by(
+        [
+            (pp <= 1, "`inference_batch_times_seqlen_threshold` is set with one pipeline stage"),
+            (
+                ~impl.one_of("none", None) if graphs else FALSE,
+                f"`inference_batch_times_seqlen_threshold` is set with CUDA graphs by {impl}",
+            ),
+        ],
+        when=view["args.inference_batch_times_seqlen_threshold"] > -1,
+        expected="inference_batch_times_seqlen_threshold = -1",
+    )
+
+
+@rule(
+    "EPO912",
+    "iterations-or-samples",
+    ERROR,
+    enforced=[megatron_lm("<0.17", skipped_passes=False), megatron_lm(">=0.17", skipped_passes=True)],
+    source=[arguments("0.16.1", "756-783"), arguments("0.17.1", "1045-1074")],
+    about=[ITERATIONS, SAMPLES],
+)
+def iterations_or_samples(view: View, *, skipped_passes: bool) -> Check:
+    """What it checks: a training that is measured in iterations and in samples at once, by its length, its learning
+    rate's schedule or its batch ramp, or with two lengths of warm-up.
+
+    Why: Megatron-LM asserts one measure throughout; a batch ramp takes samples. From 0.17 not with `--skip-train`.
+
+    Example: `--train-iters 1000 --rampup-batch-size 32 32 1000000`
+
+    Fix: `--train-samples` and `--lr-…-samples`, or iterations throughout.
+    """
+    iterations, samples = view[ITERATIONS].on, view[SAMPLES].on
+    skipped = view["args.skip_train"].on if skipped_passes else FALSE
+    fraction = view["args.lr_warmup_fraction"].is_set
+    return violated_by(
+        [
+            (iterations & samples, "`train_iters` and `train_samples` are both given"),
+            (iterations & _any_given(view, "lr_decay_samples"), "`train_iters` with `lr_decay_samples`"),
+            (iterations & _any_given(view, "lr_warmup_samples"), "`train_iters` with `lr_warmup_samples`"),
+            (iterations & view["train.rampup_batch_size"].on, "`train_iters` with `rampup_batch_size`"),
+            (samples & _any_given(view, "lr_decay_iters", "lr_warmup_iters"), "`train_samples` with iterations"),
+            (
+                fraction & _any_given(view, "lr_warmup_iters", "lr_warmup_samples"),
+                "`lr_warmup_fraction` with another length of warm-up",
+            ),
+        ],
+        when=(iterations | samples) & ~skipped,
+        expected="iterations or samples throughout",
+    )
+
+
+@rule(
+    "EPO913",
+    "one-source-of-data",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=[arguments("0.16.1", "474-487"), arguments("0.16.1", "1052-1056")],
+    about=[MOCK, BLEND, *SPLITS],
+)
+def one_source_of_data(view: View) -> Check:
+    """What it checks: more than one of `--mock-data`, `--data-path` and the paths by split, or a list of paths and a
+    file of them.
+
+    Why: Megatron-LM asserts a single source.
+
+    Example: `--mock-data --data-path /data/text`
+
+    Fix: keep one.
+    """
+    splits = any_of(view[path].on for path in SPLITS)
+    mock, blend = view[MOCK].on, view[BLEND].on
+    return violated_by(
+        [
+            ((mock & blend) | (mock & splits) | (blend & splits), "the data come from more than one source"),
+            (blend & view["args.data_args_path"].is_set, "`data_path` and `data_args_path` are both given"),
+            (splits & view["args.per_split_data_args_path"].is_set, "paths by split, and a file of such paths"),
+        ],
+        expected="one source of data",
+    )
+
+
+@rule(
+    "EPO914",
+    "weight-decay-schedule-fits",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "867-874"),
+    about=[STYLE, *DECAYS],
+    fixes=[put_paths({STYLE: None, DECAYS[0]: None, DECAYS[1]: None}, gives_up="the schedule of the weight decay")],
+)
+def weight_decay_schedule_fits(view: View) -> Check:
+    """What it checks: a first and last weight decay with the constant schedule, which is the default, or another
+    schedule without both.
+
+    Why: Megatron-LM asserts it, without a text.
+
+    Example: `--start-weight-decay 0.0 --end-weight-decay 0.1` without `--weight-decay-incr-style`
+
+    Fix: `--weight-decay-incr-style linear`, or `--weight-decay` alone.
+    """
+    style = view[STYLE]
+    start, end = (view[path].is_set for path in DECAYS)
+    constant = style.one_of("constant", None)
+    return violated_by(
+        [
+            (
+                constant & (start | end),
+                "`start_weight_decay` or `end_weight_decay` is given with a constant weight decay",
+            ),
+            (~constant & ~(start & end), f"`weight_decay_incr_style` is {style} without a start and an end"),
+        ],
+        expected="both with a schedule, neither without",
+    )
+
+
+@rule(
+    "EPO915",
+    "retired-argument",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "413-428"),
+    about=["args.batch_size", "args.warmup", "args.model_parallel_size", "args.checkpoint_activations"],
+)
+def retired_argument(view: View) -> Check:
+    """What it checks: `--batch-size`, `--warmup`, `--model-parallel-size` or `--checkpoint-activations`.
+
+    Why: Megatron-LM's parser still takes them, and then ends with the name of what replaced them.
+
+    Example: `--checkpoint-activations`
+
+    Fix: `--micro-batch-size`, `--lr-warmup-fraction`, `--tensor-model-parallel-size`, `--recompute-activations`.
+    """
+    return violated_by(
+        [
+            (view["args.batch_size"].is_set, "`--batch-size` is now `--micro-batch-size`"),
+            (view["args.warmup"].is_set, "`--warmup` is now `--lr-warmup-fraction`"),
+            (view["args.model_parallel_size"].is_set, "`--model-parallel-size` is now `--tensor-model-parallel-size`"),
+            (view["args.checkpoint_activations"].on, "`--checkpoint-activations` is now `--recompute-activations`"),
+        ],
+        expected="the argument that replaced it",
+    )
+
+
+@rule(
+    "EPO916",
+    "intervals-fit",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=[arguments("0.16.1", "739"), arguments("0.16.1", "843-844")],
+    about=["args.log_memory_interval", "args.num_dataset_builder_threads"],
+)
+def intervals_fit(view: View) -> Check:
+    """What it checks: `log_memory_interval` that is no multiple of `log_interval`, or no thread for the data sets.
+
+    Why: Megatron-LM asserts both, without a text. `log_interval` is 100 by default.
+
+    Example: `--log-memory-interval 10`
+
+    Fix: a multiple of `--log-interval`.
+    """
+    memory, log = view["args.log_memory_interval"], view["args.log_interval"].otherwise(100)
+    threads = view["args.num_dataset_builder_threads"]
+    return violated_by(
+        [
+            (memory % log > 0, f"`log_memory_interval` {memory} is no multiple of `log_interval` {log}"),
+            (threads <= 0, f"`num_dataset_builder_threads` is {threads}"),
+        ],
+        expected="log_memory_interval a multiple of log_interval",
+    )
+
+
+def _any_given(view: View, *names: str) -> Truth:
+    """Whether any of the arguments is given and not 0."""
+    return any_of(view[f"args.{name}"].on for name in names)
+
+
+def _product(levels: object) -> int:
+    product = 1
+    for level in levels if isinstance(levels, list) else [levels]:
+        product *= int(level) if isinstance(level, (int, float)) else 0
+    return product
