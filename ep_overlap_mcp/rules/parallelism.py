@@ -129,19 +129,20 @@ def sequence_parallel_needs_tp(view: View) -> Check:
     ],
     fixes=[put(sequence_parallel=True)],
 )
-def tensor_parallel_experts_need_sequence_parallel(view: View) -> Check:
+def tensor_parallel_experts_need_sequence_parallel(view: View, *, plain: bool) -> Check:
     """What it checks: tensor and expert parallelism without sequence parallelism.
 
     Why: every tensor parallel rank would then dispatch the same tokens. 0.14 raises ValueError, 0.15 crashes with
-    NameError on its way to a warning, later releases warn; there the ordinary MoE layer raises in training, while the
-    combined schedule passes it by.
+    NameError on its way to a warning, later releases warn. There the ordinary MoE layer raises in its first training
+    step, so that without EP overlap it is an error; the combined schedule passes that layer's check by.
 
     Example: `--tensor-model-parallel-size 2 --expert-model-parallel-size 4` without `--sequence-parallel`
 
     Fix: `sequence_parallel=true`.
     """
+    apart = (view[TP] > 1) & view["model.sequence_parallel"].off
     return violated(
-        (view[EP] > 1) & (view[TP] > 1) & (view["model.sequence_parallel"] == False),  # noqa: E712
+        apart & (~view.overlap & view["model.num_moe_experts"].is_set if plain else view[EP] > 1),
         f"TP {view[TP]} and EP {view[EP]} without `sequence_parallel`; each tensor rank would dispatch the same tokens",
         expected="sequence_parallel = true",
     )

@@ -408,6 +408,15 @@ def test_severity_follows_the_release(outcome: Callable[..., Any]) -> None:
     assert found == {"0.14.0": "error", "0.16.1": "warning"}
 
 
+@pytest.mark.parametrize(("overlap", "severity"), [(True, "warning"), (False, "error")])
+def test_only_the_combined_schedule_passes_by_the_moe_layers_own_check(outcome, overlap: bool, severity: str) -> None:
+    """Without EP overlap the same layer raises in its first step on every release."""
+    settings = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 4, "num_moe_experts": 8}
+    settings["overlap_moe_expert_parallel_comm"] = overlap
+    found = outcome("tensor-parallel-experts-need-sequence-parallel", settings, stack="megatron-core==0.16.1")
+    assert (found.state, found.severity) == ("violated", severity)
+
+
 def test_an_unwritten_release_leaves_a_dense_last_layer_undecided(outcome: Callable[..., Any]) -> None:
     """0.14 and 0.15 apply the final norm elsewhere, so the release would decide."""
     found = outcome("last-layer-must-be-moe", {**ON, "moe_layer_freq": [1] * 7 + [0]}, stack="torch==2.9.0")
