@@ -72,7 +72,10 @@ def check_configuration(
 
 
 def propose_configuration(question: Question, *, environment: TrainingEnvironment | None = None) -> list[ProposeResult]:
-    """The smallest change that makes each configuration legal, as a patch of its file, with dispatcher candidates."""
+    """The smallest change that makes each configuration legal, as a patch of its file, with dispatcher candidates.
+
+    With a training environment, its Megatron judges the changed configuration: what it rejects is `invalid`.
+    """
     from ep_overlap_mcp.proposals import proposals
     from ep_overlap_mcp.sources import read_text
 
@@ -81,7 +84,28 @@ def propose_configuration(question: Question, *, environment: TrainingEnvironmen
     def reread(edited: Mapping[str, str]) -> list[list[Reading]]:
         return _by_configuration([read_text(text, name, select=question.select) for name, text in edited.items()])
 
-    return proposals(requests(question, environment), texts=texts, reread=reread)
+    asked = requests(question, environment)
+    found = proposals(asked, texts=texts, reread=reread)
+    if environment is None:
+        return found
+    return [_judged(request, result, environment) for request, result in zip(asked, found, strict=True)]
+
+
+def _judged(request: Request, result: ProposeResult, environment: TrainingEnvironment) -> ProposeResult:
+    """A proposal with the installed Megatron's word on it."""
+    from ep_overlap_mcp.proposals.search import as_changed
+    from ep_overlap_mcp.rules.checking import check
+
+    if result.blocked_by:
+        return result
+    changed = as_changed(request, {change.path: change.to for change in result.changes})
+    word = judgement(changed, check(changed), environment)
+    judged = result.model_copy(update={"megatron": word})
+    if word.accepted is not False:
+        return judged
+    summary = f"The installed Megatron REJECTS the changed configuration ({word.exception} at {word.at})"
+    again = {"verdict_after": "invalid", "summary": f"{summary}. By the rules alone: {result.summary}"}
+    return judged.model_copy(update=again)
 
 
 def wgrad_conflicts(question: Question, *, environment: TrainingEnvironment | None = None) -> list[ConflictsResult]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ep_overlap_mcp.results.base import Record, Result
-from ep_overlap_mcp.results.check import Verdict
+from ep_overlap_mcp.results.check import MegatronJudgement, Verdict
 
 
 class Change(Record):
@@ -76,4 +76,5 @@ class ProposeResult(Result):
     advice: list[Advice] = Field(default_factory=list)
     dispatchers: list[DispatcherCandidate]
     plan: list[Step]
+    megatron: MegatronJudgement | None = None
     next: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ep_overlap_mcp.training_env import FakePipe, TrainingEnvironment
 from ep_overlap_mcp.verbs import Question, propose_configuration
 
 if TYPE_CHECKING:
@@ -139,3 +140,43 @@ def test_a_release_newer_than_the_rules_leaves_the_proposal_open() -> None:
     assert result.verdict_after == "undetermined"
     assert "Undecided as megatron-core 9.9.9 is newer than every release" in result.summary
     assert "--python PATH" in result.next
+
+
+def installed_megatron(*, accepts: bool) -> TrainingEnvironment:
+    """A training environment whose Megatron says the same of everything."""
+    verdict = {
+        "judged": True,
+        "accepted": accepts,
+        "exception": None if accepts else "ValueError: no",
+        "at": None if accepts else "config.py:1",
+        "cannot_judge": None,
+        "layers": ["megatron-core"],
+        "missing_layers": [],
+        "versions": {"megatron-core": "0.18.2", "transformer-engine": "2.6.0"},
+        "unknown_fields": [],
+        "left_out": [],
+        "stand_ins": [],
+        "emulated": [],
+        "effective": {},
+    }
+
+    def answer(program: str, request: dict[str, Any]) -> dict[str, Any]:
+        if program == "describe_environment.py":
+            nothing = {"possible": False, "why": "no GPU"}
+            can = dict.fromkeys(("alltoall", "deepep", "hybridep", "ncclep", "delay_wgrad"), nothing)
+            facts = {"python": "python3", "python_version": "3.11.7", "components": {}, "gpus": [], "gpus_why": None}
+            cpu = {"cores": 2, "memory_gib": None}
+            return {"summary": "", **facts, "cpu": cpu, "can": {**can, "smoke": [], "smoke_why": ""}}
+        return {"cannot_judge": None} if "hello" in request else {"answers": [verdict for _ in request["batch"]]}
+
+    return TrainingEnvironment(open_pipe=FakePipe.opener(answer))
+
+
+def test_the_installed_megatron_judges_the_changed_configuration() -> None:
+    """Its word stands beside the proposal; what it rejects is not valid."""
+    asked = Question(text=MOE, stack=STACK, assume="overlap")
+    [accepted] = propose_configuration(asked, environment=installed_megatron(accepts=True))
+    assert (accepted.verdict_after, accepted.megatron and accepted.megatron.accepted) == ("valid", True)
+    [rejected] = propose_configuration(asked, environment=installed_megatron(accepts=False))
+    assert rejected.verdict_after == "invalid"
+    assert rejected.summary.startswith("The installed Megatron REJECTS the changed configuration (ValueError: no")

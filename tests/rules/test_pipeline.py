@@ -409,7 +409,7 @@ def test_severity_follows_the_release(outcome: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(("overlap", "severity"), [(True, "warning"), (False, "error")])
-def test_only_the_combined_schedule_passes_by_the_moe_layers_own_check(outcome, overlap: bool, severity: str) -> None:
+def test_only_the_combined_schedule_passes_by_the_moe_layers_own_check(outcome, overlap, severity) -> None:
     """Without EP overlap the same layer raises in its first step on every release."""
     settings = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 4, "num_moe_experts": 8}
     settings["overlap_moe_expert_parallel_comm"] = overlap

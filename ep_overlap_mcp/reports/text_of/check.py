@@ -9,7 +9,7 @@ from ep_overlap_mcp.reports.lines import SEVERITY_STYLES, VERDICT_STYLES, Line, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ep_overlap_mcp.results.check import CheckResult, Finding, Undecided
+    from ep_overlap_mcp.results.check import CheckResult, Finding, MegatronJudgement, Undecided
 
 _MOST_GROUPS = 12
 _MOST_NOTED = 8
@@ -28,7 +28,9 @@ def lines(result: CheckResult) -> Iterator[Line]:
         yield Line(f"  noted, not decided: {', '.join(noted[:_MOST_NOTED])}{more}", "dim")
     yield Line(_overlap_text(result))
     if result.megatron is not None:
-        yield Line(_megatron_text(result), "" if result.megatron.agrees in (True, None) else "bold red")
+        yield Line(
+            megatron_text(result.megatron, result.verdict), "" if result.megatron.agrees in (True, None) else "bold red"
+        )
     yield Line(f"{result.rules_checked} rules checked; `ep-overlap-mcp explain NAME` tells more about one", "dim")
 
 
@@ -69,12 +71,12 @@ def _overlap_text(result: CheckResult) -> str:
     return f"  runs with: overlap {switch}, delayed wgrad {delay}, dispatcher {dispatcher}"
 
 
-def _megatron_text(result: CheckResult) -> str:
-    word = result.megatron
+def megatron_text(word: MegatronJudgement | None, verdict: str) -> str:
+    """The installed Megatron's word beside the verdict of the rules."""
     if word is None or not word.judged:
         return f"  installed Megatron: not judged ({word.why if word else 'not asked'})"
     verdict = "accepts" if word.accepted else f"rejects: {word.exception} at {word.at}"
-    if word.accepted and word.agrees and result.verdict == "invalid":
+    if word.accepted and word.agrees and verdict == "invalid":
         return "  installed Megatron: accepts when its configuration is built; the errors above come elsewhere or later"
     stand_ins = f" (with a stand-in for {', '.join(word.stand_ins)})" if word.stand_ins else ""
     return f"  installed Megatron{stand_ins}: {verdict}; {'agrees' if word.agrees else 'DISAGREES with the rules'}"

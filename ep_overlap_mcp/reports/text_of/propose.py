@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.reports.lines import VERDICT_STYLES, Line, shown
+from ep_overlap_mcp.reports.text_of.check import megatron_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +33,8 @@ def lines(result: ProposeResult) -> Iterator[Line]:
     for candidate in result.dispatchers:
         name = candidate.backend or candidate.dispatcher
         yield Line(f"  dispatcher {name}: supported {candidate.supported}; {candidate.why}")
+    if result.megatron is not None:
+        yield Line(megatron_text(result.megatron, result.verdict_after))
     yield Line(f"  next: {result.next}")
 
 
