@@ -137,14 +137,14 @@ def saving_needs_an_interval(view: View) -> Check:
 
 @rule(
     "EPO623",
-    "distributed-optimizer-without-gloo-needs-distributed-checkpoints",
+    "gloo-free-optimizer-needs-distributed-checkpoints",
     ERROR,
     enforced=[megatron_lm()],
     source=[arguments("0.16.1", "1095-1100"), arguments("0.18.2", "1578-1583")],
     about=[GLOO],
     fixes=[_TO_TORCH_DIST, put_paths({GLOO: True})],
 )
-def distributed_optimizer_without_gloo_needs_distributed_checkpoints(view: View) -> Check:
+def gloo_free_optimizer_needs_distributed_checkpoints(view: View) -> Check:
     """What it checks: the distributed optimizer without Gloo process groups and with `torch` checkpoints.
 
     Why: that format gathers the optimizer's state over Gloo; Megatron-LM asserts a distributed format, without a text.

@@ -1,7 +1,8 @@
 """Megatron-LM's own training programs, and the model class that each builds.
 
 Source: NVIDIA/Megatron-LM@core_v0.16.1 pretrain_bert.py, pretrain_t5.py, pretrain_mamba.py, pretrain_vlm.py,
-pretrain_vision_*.py; @d98e8a64dd pretrain_hybrid.py and hybrid_builders.py.
+pretrain_vision_*.py; @d98e8a64dd pretrain_hybrid.py and hybrid_builders.py. What slime and its forks set over
+Megatron-LM's arguments: THUDM/slime@1cddc5d32e slime/backends/megatron_utils/arguments.py.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _MODELS: Final = {
     "pretrain_vision_dino.py": "a vision transformer",
     "pretrain_vision_inpaint.py": "a vision transformer",
 }
+_TRAINS_ACTORS: Final = ("--actor-num-nodes", "--actor-num-gpus-per-node")
 _STACKS: Final = re.compile(r"\b(?:mamba|hybrid)\w*_stack_spec\b")
 
 
@@ -44,3 +46,11 @@ def read_model(program: str, flags: Iterable[Flag], reading: Reading, line: int 
         if stack is not None:
             at = flag.head.line
             reading.add("model.provider", stack[0], line=at, text=flag.text, derived_from="--spec")
+
+
+def read_launcher(flags: Iterable[Flag], reading: Reading) -> None:
+    """Add what slime and its forks set whatever the arguments say, where the arguments show that it is them."""
+    told = next((flag for flag in flags if flag.name.replace("_", "-") in _TRAINS_ACTORS), None)
+    if told is not None:
+        at, text = told.head.line, told.text
+        reading.add("ddp.use_distributed_optimizer", raw=True, line=at, text=text, derived_from="slime sets it")

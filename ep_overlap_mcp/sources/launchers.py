@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ep_overlap_mcp.settings.fields import Field, field_table
 from ep_overlap_mcp.settings.setting import UNKNOWN
 from ep_overlap_mcp.sources.bridge_harness import read_harness, read_recipe_run
-from ep_overlap_mcp.sources.entry_points import is_megatron_lm, read_model
+from ep_overlap_mcp.sources.entry_points import is_megatron_lm, read_launcher, read_model
 from ep_overlap_mcp.sources.flags import Flag, add_flags, bare, field_of, is_flag, split_flags
 from ep_overlap_mcp.sources.names import SWIFT, vocabulary_of
 from ep_overlap_mcp.sources.overrides import add_overrides, is_override, override_name
@@ -158,6 +158,7 @@ def read_launch(launch: Launch, kind: Kind, reading: Reading) -> None:
             reading.partial.append(f"it starts from `{base}`, whose text is not here")
         add_flags(flags, loose, reading)
         read_model(launch.program, flags, reading, launch.line)
+        read_launcher(flags, reading)
         _world(reading)
 
 
