@@ -170,9 +170,11 @@ def gloo_free_optimizer_needs_distributed_checkpoints(view: View) -> Check:
     fixes=[put_paths({"args.replication": False}, gives_up="replicated checkpoints")],
 )
 def local_checkpoints_need_a_folder(view: View) -> Check:
-    """What it checks: local non-persistent checkpoints without their folder, or replication without them.
+    """What it checks: local non-persistent checkpoints without their folder, replication without them, or the type
+    `in_memory`.
 
-    Why: Megatron-LM asserts the folder, and for `replication` local checkpoints and `replication_jump`.
+    Why: Megatron-LM's parser takes `in_memory` and its validation does not. It asserts the folder, and for
+    `replication` local checkpoints and `replication_jump`.
 
     Example: `--non-persistent-ckpt-type local` without `--non-persistent-local-ckpt-dir`
 
@@ -183,6 +185,7 @@ def local_checkpoints_need_a_folder(view: View) -> Check:
     return violated_by(
         [
             (local & view[LOCAL_FOLDER].unset, "`non_persistent_ckpt_type` is local without a folder for it"),
+            (view[NON_PERSISTENT] == "in_memory", "`non_persistent_ckpt_type` is in_memory"),
             (replicated & ~local, "`replication` without local checkpoints"),
             (replicated & view["args.replication_jump"].unset, "`replication` without `replication_jump`"),
         ],

@@ -39,6 +39,7 @@ MICRO, POSITIONS, KIND = "train.micro_batch_size", "args.max_position_embeddings
 SEGMENTS = {"env.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 GDN = {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": [4]}
 DSA, ROPE_FUSION = {"experimental_attention_variant": "dsa"}, "model.apply_rope_fusion"
+EVALUATION = {"hardware.world_size": 8, MICRO: 1, "train.global_batch_size": 16}
 LEGACY = {"args.use_legacy_models": True}
 
 VIOLATED: list[Case] = [
@@ -156,6 +157,17 @@ VIOLATED: list[Case] = [
         {"hybrid_layer_pattern": "M*|M*", "num_virtual_stages_per_pipeline_rank": 2},
         LM17,
     ),
+    ("sizes-positive", {CP: 0}, LM),
+    ("sizes-positive", {"num_layers": 0}, {}),
+    ("evaluation-batch-divides", {**EVALUATION, "args.eval_global_batch_size": 12}, LM18),
+    ("evaluation-batch-divides", {**EVALUATION, "args.eval_micro_batch_size": 3}, LM18),
+    ("one-global-batch", {"args.step_batch_size_schedule": "0:8", "train.global_batch_size": 8}, LM18),
+    ("encoder-sizes-repeat", {"num_layers": 8, "args.encoder_num_layers": 8}, LM),
+    ("fused-loss-is-native", {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}, LM18),
+    ("fused-down-projection-needs-latent-attention", {"mla_down_proj_fusion": True}, LM17),
+    ("quantised-parameters-need-their-format", {"ddp.fp8_param_gather": True, ZERO: True}, LM),
+    ("local-checkpoints-need-a-folder", {"args.non_persistent_ckpt_type": "in_memory"}, LM),
+    ("one-source-of-data", {"args.mock_data": True, "args.fim_data": True}, LM),
 ]
 
 SILENT: list[Case] = [
@@ -294,6 +306,22 @@ SILENT: list[Case] = [
         LM,
     ),
     ("hybrid-pattern-places-its-layers", {"hybrid_layer_pattern": "M*|M*"}, LM17),
+    ("sizes-positive", {CP: 1, "num_layers": 8}, LM),
+    ("evaluation-batch-divides", {**EVALUATION, "args.eval_global_batch_size": 16}, LM18),
+    ("one-global-batch", {"args.step_batch_size_schedule": "0:8"}, LM18),
+    ("encoder-sizes-repeat", {"args.encoder_num_layers": 8}, LM),
+    ("fused-loss-is-native", {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "native"}, LM18),
+    (
+        "fused-down-projection-needs-latent-attention",
+        {"mla_down_proj_fusion": True, "multi_latent_attention": True},
+        LM17,
+    ),
+    ("iterations-or-samples", {"args.train_iters": 1000, "train.rampup_batch_size": [32, 32, 100_000]}, LM18),
+    (
+        "registered-buffers-exclude-expandable-segments",
+        {"ddp.nccl_ub": True, **SEGMENTS},
+        {"stack": "megatron-lm==0.18.2,torch==2.11.0"},
+    ),
 ]
 
 UNDECIDED: list[OpenCase] = [
@@ -478,6 +506,32 @@ UNDECIDED: list[OpenCase] = [
         {"hybrid_layer_pattern": "M*|M*", "pipeline_model_parallel_layout": ...},
         LM17,
         {"model.pipeline_model_parallel_layout"},
+    ),
+    ("sizes-positive", {CP: ..., "num_layers": 8, "num_attention_heads": 8}, LM, {CP}),
+    (
+        "evaluation-batch-divides",
+        {"args.eval_global_batch_size": 16, MICRO: 1},
+        LM18,
+        {"hardware.world_size"},
+    ),
+    (
+        "one-global-batch",
+        {"args.step_batch_size_schedule": "0:8", "train.global_batch_size": ...},
+        LM18,
+        {"train.global_batch_size"},
+    ),
+    ("encoder-sizes-repeat", {"num_layers": ..., "args.encoder_num_layers": 8}, LM, {"model.num_layers"}),
+    (
+        "fused-loss-is-native",
+        {"cross_entropy_loss_fusion": ..., "cross_entropy_fusion_impl": "te"},
+        LM18,
+        {"model.cross_entropy_loss_fusion"},
+    ),
+    (
+        "fused-down-projection-needs-latent-attention",
+        {"mla_down_proj_fusion": True, "multi_latent_attention": ...},
+        LM17,
+        {"model.multi_latent_attention"},
     ),
 ]
 
