@@ -137,14 +137,14 @@ def saving_needs_an_interval(view: View) -> Check:
 
 @rule(
     "EPO623",
-    "distributed-optimizer-without-gloo-needs-distributed-checkpoints",
+    "gloo-free-optimizer-needs-distributed-checkpoints",
     ERROR,
     enforced=[megatron_lm()],
     source=[arguments("0.16.1", "1095-1100"), arguments("0.18.2", "1578-1583")],
     about=[GLOO],
     fixes=[_TO_TORCH_DIST, put_paths({GLOO: True})],
 )
-def distributed_optimizer_without_gloo_needs_distributed_checkpoints(view: View) -> Check:
+def gloo_free_optimizer_needs_distributed_checkpoints(view: View) -> Check:
     """What it checks: the distributed optimizer without Gloo process groups and with `torch` checkpoints.
 
     Why: that format gathers the optimizer's state over Gloo; Megatron-LM asserts a distributed format, without a text.
@@ -170,9 +170,11 @@ def distributed_optimizer_without_gloo_needs_distributed_checkpoints(view: View)
     fixes=[put_paths({"args.replication": False}, gives_up="replicated checkpoints")],
 )
 def local_checkpoints_need_a_folder(view: View) -> Check:
-    """What it checks: local non-persistent checkpoints without their folder, or replication without them.
+    """What it checks: local non-persistent checkpoints without their folder, replication without them, or the type
+    `in_memory`.
 
-    Why: Megatron-LM asserts the folder, and for `replication` local checkpoints and `replication_jump`.
+    Why: Megatron-LM's parser takes `in_memory` and its validation does not. It asserts the folder, and for
+    `replication` local checkpoints and `replication_jump`.
 
     Example: `--non-persistent-ckpt-type local` without `--non-persistent-local-ckpt-dir`
 
@@ -183,6 +185,7 @@ def local_checkpoints_need_a_folder(view: View) -> Check:
     return violated_by(
         [
             (local & view[LOCAL_FOLDER].unset, "`non_persistent_ckpt_type` is local without a folder for it"),
+            (view[NON_PERSISTENT] == "in_memory", "`non_persistent_ckpt_type` is in_memory"),
             (replicated & ~local, "`replication` without local checkpoints"),
             (replicated & view["args.replication_jump"].unset, "`replication` without `replication_jump`"),
         ],

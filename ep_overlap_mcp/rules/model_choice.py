@@ -1,4 +1,4 @@
-"""EPO917-920: the legacy model classes, activations and hybrid patterns, and what they exclude."""
+"""EPO917-921, 923: the legacy model classes, activations and hybrid patterns, and what they exclude."""
 
 from __future__ import annotations
 
@@ -137,4 +137,54 @@ def hybrid_pattern_places_its_layers(view: View) -> Check:
         [(view[f"model.{name}"].on, f"`{name}` is set beside `hybrid_layer_pattern`") for name in names],
         when=view[PATTERN].is_set,
         expected="stages in the pattern alone",
+    )
+
+
+@rule(
+    "EPO921",
+    "fused-loss-is-native",
+    ERROR,
+    enforced=[megatron_lm(">=0.18")],
+    source=arguments("0.18.2", "1527-1533"),
+    about=["model.cross_entropy_fusion_impl"],
+    fixes=[put_paths({"model.cross_entropy_fusion_impl": "native"})],
+)
+def fused_loss_is_native(view: View) -> Check:
+    """What it checks: the fused cross entropy loss of Transformer Engine, from 0.18.
+
+    Why: Megatron-LM disables it for stability; it asserts the native one.
+
+    Example: `--cross-entropy-loss-fusion --cross-entropy-fusion-impl te`
+
+    Fix: `--cross-entropy-fusion-impl native`.
+    """
+    return violated(
+        (view["model.cross_entropy_fusion_impl"] == "te") & view["model.cross_entropy_loss_fusion"].on,
+        "`cross_entropy_fusion_impl` is te with `cross_entropy_loss_fusion`",
+        expected="cross_entropy_fusion_impl = native",
+    )
+
+
+@rule(
+    "EPO923",
+    "fused-down-projection-needs-latent-attention",
+    ERROR,
+    enforced=[megatron_lm(">=0.17")],
+    source=arguments("0.17.1", "1595-1597"),
+    about=["model.mla_down_proj_fusion"],
+    fixes=[put_paths({"model.mla_down_proj_fusion": False})],
+)
+def fused_down_projection_needs_latent_attention(view: View) -> Check:
+    """What it checks: `mla_down_proj_fusion` without `multi_latent_attention`.
+
+    Why: only latent attention has down projections; Megatron-LM asserts it.
+
+    Example: `--mla-down-proj-fusion` alone
+
+    Fix: leave it out.
+    """
+    return violated(
+        view["model.mla_down_proj_fusion"].on & view["model.multi_latent_attention"].off,
+        "`mla_down_proj_fusion` is on without `multi_latent_attention`",
+        expected="mla_down_proj_fusion = false",
     )

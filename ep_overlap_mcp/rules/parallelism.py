@@ -1,4 +1,4 @@
-"""EPO510, 511, 513, 514, 526, 531, 538, 540: how ranks, experts, heads and sequences divide."""
+"""EPO510, 511, 513, 514, 526, 531, 538, 550: how ranks, experts, heads and sequences divide."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def sequence_divides_by_context_parallel(view: View) -> Check:
 
 
 @rule(
-    "EPO540",
+    "EPO550",
     "context-parallel-needs-te",
     ERROR,
     enforced=[run_time()],

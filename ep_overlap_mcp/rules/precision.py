@@ -8,6 +8,7 @@ from ep_overlap_mcp.rules.engine import (
     ERROR,
     MET,
     NOTED,
+    Fix,
     core,
     megatron_lm,
     put,
@@ -19,6 +20,8 @@ from ep_overlap_mcp.rules.engine import (
 from ep_overlap_mcp.rules.sources import arguments, core_config
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from ep_overlap_mcp.rules.engine import Check
     from ep_overlap_mcp.rules.view import View
 
@@ -100,7 +103,7 @@ def one_quantised_format(view: View) -> Check:
     enforced=[core()],
     unknown=NOTED,
     source=core_config("0.16.1", "1027-1032"),
-    fixes=[put(fp8_param=False, fp4_param=False)],
+    fixes=[Fix(lambda view: _without_parameters(view))],  # noqa: PLW0108
 )
 def quantised_parameters_need_their_format(view: View) -> Check:
     """What it checks: `fp8_param` without `fp8`, or `fp4_param` without `fp4`.
@@ -284,3 +287,9 @@ def fp32_residual_needs_half_precision(view: View) -> Check:
         "`fp32_residual_connection` is on without bf16 or fp16",
         expected="bf16 = true",
     )
+
+
+def _without_parameters(view: View) -> Iterable[Mapping[str, bool]]:
+    """The formats of the parameters off, by whichever field asks for them."""
+    names = ("model.fp8_param", "model.fp4_param", "ddp.fp8_param_gather", "ddp.fp4_param_gather")
+    yield {path: False for path in names if view.effective.requested(path).value is True}

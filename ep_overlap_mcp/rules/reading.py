@@ -262,8 +262,11 @@ def _written(view: View) -> list[Setting]:
 
 
 def _exists(view: View, path: str) -> bool:
+    """Whether the release knows a setting; launchers around Megatron-LM may take arguments that it has not."""
     field = field_table().get(path)
-    return field is None or field.exists_in(view.release.core)
+    if field is None or (path.startswith("args.") and not all(r.strict for r in view.request.readings)):
+        return True
+    return field.exists_in(view.release.core, command_line=view.framework == "megatron-lm")
 
 
 def _with_releases(path: str) -> str:

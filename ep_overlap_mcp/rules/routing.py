@@ -25,6 +25,7 @@ PROBS, LATENT, UPCYCLING = "model.moe_apply_probs_on_input", "model.moe_latent_s
     enforced=[run_time()],
     source=megatron("0.16.1", "core/transformer/moe/moe_utils.py", "697"),
     unknown=NOTED,
+    about=[EXPERTS, TOPK],
     fixes=[Fix(lambda view: _all_experts(view), safe=False, gives_up="the number of experts a token takes")],  # noqa: PLW0108
 )
 def topk_at_most_experts(view: View) -> Check:

@@ -17,6 +17,7 @@ from ep_overlap_mcp.rules.engine import (
     violated_by,
 )
 from ep_overlap_mcp.rules.sources import arguments, megatron
+from ep_overlap_mcp.rules.truth import TRUE
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
@@ -251,25 +252,34 @@ def manual_registration_needs_megatron_fsdp(view: View) -> Check:
     "EPO638",
     "registered-buffers-exclude-expandable-segments",
     ERROR,
-    enforced=[run_time(on=("megatron-lm", "bridge"))],
-    source=megatron("0.16.1", "core/distributed/distributed_data_parallel_config.py", "156-161"),
+    enforced=[
+        run_time("<0.18", on=("megatron-lm", "bridge"), torch_lifts=False),
+        run_time(">=0.18", on=("megatron-lm", "bridge"), torch_lifts=True),
+    ],
+    source=[
+        megatron("0.16.1", "core/distributed/distributed_data_parallel_config.py", "156-161"),
+        megatron("0.18.2", "core/distributed/distributed_data_parallel_config.py", "247-252"),
+    ],
     unknown=NOTED,
     about=["ddp.nccl_ub"],
     fixes=[put_paths({"ddp.nccl_ub": False}, gives_up="NCCL's registered buffers")],
 )
-def registered_buffers_exclude_expandable_segments(view: View) -> Check:
+def registered_buffers_exclude_expandable_segments(view: View, *, torch_lifts: bool) -> Check:
     """What it checks: `nccl_ub` with `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
 
     Why: the registered buffers come from a memory pool that expandable segments do not go with; building the
-    data-parallel configuration raises ValueError. On main torch 2.11 lifts it.
+    data-parallel configuration raises ValueError. From 0.18 torch 2.11 lifts it.
 
     Example: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` with `--use-nccl-ub`
 
     Fix: leave one of the two out.
     """
     allocator = view["env.PYTORCH_CUDA_ALLOC_CONF"]
+    older = view.version("torch").below("2.11.0a0") if torch_lifts else TRUE
     return violated(
-        view["ddp.nccl_ub"].on & allocator.test(lambda v: "expandable_segments:True" in str(v or "").split(",")),
+        view["ddp.nccl_ub"].on
+        & older
+        & allocator.test(lambda v: "expandable_segments:True" in str(v or "").split(",")),
         f"PYTORCH_CUDA_ALLOC_CONF is {allocator}, which `nccl_ub` does not go with",
         expected="nccl_ub = false, or no expandable segments",
     )

@@ -1,4 +1,4 @@
-"""EPO533-537, 912-915: batch sizes, sequence lengths, iterations and data of a Megatron-LM command."""
+"""EPO533-537, 539-541, 912-916, 922: batch sizes, sequence lengths, iterations and data of a Megatron-LM command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,22 @@ CP, LEVELS, COMM = "model.context_parallel_size", "model.hierarchical_context_pa
 ITERATIONS, SAMPLES = "args.train_iters", "args.train_samples"
 MOCK, BLEND = "args.mock_data", "args.data_path"
 SPLITS = ("args.train_data_path", "args.valid_data_path", "args.test_data_path")
+EVAL_MICRO, EVAL_GLOBAL = "args.eval_micro_batch_size", "args.eval_global_batch_size"
 STYLE, DECAYS = "args.weight_decay_incr_style", ("args.start_weight_decay", "args.end_weight_decay")
+
+
+_SIZES = tuple(
+    f"model.{name}"
+    for name in (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "expert_model_parallel_size",
+        "num_layers",
+        "num_attention_heads",
+        "num_layers_per_virtual_pipeline_stage",
+    )
+)
 
 
 @rule(
@@ -83,6 +98,7 @@ def positions_cover_sequence(view: View) -> Check:
     enforced=[megatron_lm()],
     source=arguments("0.16.1", "813-815"),
     unknown=NOTED,
+    about=["model.hidden_size", "model.num_attention_heads"],
 )
 def hidden_size_divides_by_heads(view: View) -> Check:
     """What it checks: a hidden size that is no multiple of the attention heads, without `kv_channels`.
@@ -167,15 +183,20 @@ def microbatched_inference_needs_pipeline(view: View, *, graphs: bool) -> Check:
     "EPO912",
     "iterations-or-samples",
     ERROR,
-    enforced=[megatron_lm("<0.17", skipped_passes=False), megatron_lm(">=0.17", skipped_passes=True)],
-    source=[arguments("0.16.1", "756-783"), arguments("0.17.1", "1045-1074")],
+    enforced=[
+        megatron_lm("<0.17", skipped_passes=False, ramp_passes=False),
+        megatron_lm(">=0.17,<0.18", skipped_passes=True, ramp_passes=False),
+        megatron_lm(">=0.18", skipped_passes=True, ramp_passes=True),
+    ],
+    source=[arguments("0.16.1", "756-783"), arguments("0.17.1", "1045-1074"), arguments("0.18.2", "1225-1252")],
     about=[ITERATIONS, SAMPLES],
 )
-def iterations_or_samples(view: View, *, skipped_passes: bool) -> Check:
+def iterations_or_samples(view: View, *, skipped_passes: bool, ramp_passes: bool) -> Check:
     """What it checks: a training that is measured in iterations and in samples at once, by its length, its learning
     rate's schedule or its batch ramp, or with two lengths of warm-up.
 
-    Why: Megatron-LM asserts one measure throughout; a batch ramp takes samples. From 0.17 not with `--skip-train`.
+    Why: Megatron-LM asserts one measure throughout. Up to 0.17 a batch ramp takes samples; from 0.17 a run with
+    `--skip-train` passes.
 
     Example: `--train-iters 1000 --rampup-batch-size 32 32 1000000`
 
@@ -184,13 +205,15 @@ def iterations_or_samples(view: View, *, skipped_passes: bool) -> Check:
     iterations, samples = view[ITERATIONS].on, view[SAMPLES].on
     skipped = view["args.skip_train"].on if skipped_passes else FALSE
     fraction = view["args.lr_warmup_fraction"].is_set
+    ramp = FALSE if ramp_passes else view["train.rampup_batch_size"].on
     return violated_by(
         [
-            (iterations & samples, "`train_iters` and `train_samples` are both given"),
-            (iterations & _any_given(view, "lr_decay_samples"), "`train_iters` with `lr_decay_samples`"),
+            (view[ITERATIONS].is_set & view[SAMPLES].is_set, "`train_iters` and `train_samples` are both given"),
+            (iterations & view["args.lr_decay_samples"].is_set, "`train_iters` with `lr_decay_samples`"),
             (iterations & _any_given(view, "lr_warmup_samples"), "`train_iters` with `lr_warmup_samples`"),
-            (iterations & view["train.rampup_batch_size"].on, "`train_iters` with `rampup_batch_size`"),
-            (samples & _any_given(view, "lr_decay_iters", "lr_warmup_iters"), "`train_samples` with iterations"),
+            (iterations & ramp, "`train_iters` with `rampup_batch_size`"),
+            (samples & view["args.lr_decay_iters"].is_set, "`train_samples` with `lr_decay_iters`"),
+            (samples & _any_given(view, "lr_warmup_iters"), "`train_samples` with `lr_warmup_iters`"),
             (
                 fraction & _any_given(view, "lr_warmup_iters", "lr_warmup_samples"),
                 "`lr_warmup_fraction` with another length of warm-up",
@@ -207,11 +230,11 @@ def iterations_or_samples(view: View, *, skipped_passes: bool) -> Check:
     ERROR,
     enforced=[megatron_lm()],
     source=[arguments("0.16.1", "474-487"), arguments("0.16.1", "1052-1056")],
-    about=[MOCK, BLEND, *SPLITS],
+    about=[MOCK, BLEND, *SPLITS, "args.fim_data"],
 )
 def one_source_of_data(view: View) -> Check:
-    """What it checks: more than one of `--mock-data`, `--data-path` and the paths by split, or a list of paths and a
-    file of them.
+    """What it checks: more than one of `--mock-data`, `--data-path` and the paths by split, a list of paths and a file
+    of them, or `--fim-data` over mock data.
 
     Why: Megatron-LM asserts a single source.
 
@@ -224,6 +247,7 @@ def one_source_of_data(view: View) -> Check:
     return violated_by(
         [
             ((mock & blend) | (mock & splits) | (blend & splits), "the data come from more than one source"),
+            (mock & view["args.fim_data"].on, "fill-in-the-middle data need real data"),
             (blend & view["args.data_args_path"].is_set, "`data_path` and `data_args_path` are both given"),
             (splits & view["args.per_split_data_args_path"].is_set, "paths by split, and a file of such paths"),
         ],
@@ -318,6 +342,112 @@ def intervals_fit(view: View) -> Check:
             (threads <= 0, f"`num_dataset_builder_threads` is {threads}"),
         ],
         expected="log_memory_interval a multiple of log_interval",
+    )
+
+
+@rule(
+    "EPO539",
+    "sizes-positive",
+    ERROR,
+    enforced=[run_time()],
+    source=[arguments("0.16.1", "314-320"), megatron("0.16.1", "core/parallel_state.py", "736-745")],
+    unknown=NOTED,
+    about=_SIZES,
+)
+def sizes_positive(view: View) -> Check:
+    """What it checks: a parallel size, a number of layers, heads or layers a virtual stage below 1.
+
+    Why: they divide ranks, layers and heads; the run ends in ZeroDivisionError.
+
+    Example: `--context-parallel-size 0`
+
+    Fix: 1, or leave it out.
+    """
+    return violated_by(
+        [(view.written(path) & (view[path] <= 0), f"`{path.partition('.')[2]}` is {view[path]}") for path in _SIZES],
+        expected="1 or more",
+    )
+
+
+@rule(
+    "EPO540",
+    "evaluation-batch-divides",
+    ERROR,
+    enforced=[megatron_lm(">=0.18")],
+    source=[arguments("0.18.2", "704-711"), arguments("main", "706-719")],
+    unknown=NOTED,
+    about=[EVAL_MICRO, EVAL_GLOBAL],
+)
+def evaluation_batch_divides(view: View) -> Check:
+    """What it checks: an evaluation batch that does not divide into whole microbatches on the data-parallel ranks.
+
+    Why: Megatron-LM asserts it from 0.18; what is not given is as in training.
+
+    Example: `--eval-global-batch-size 100` on 64 data-parallel ranks
+
+    Fix: a multiple of evaluation micro batch x data-parallel size.
+    """
+    micro, whole = view[EVAL_MICRO], view[EVAL_GLOBAL]
+    micro = view[MICRO] if micro.known and micro.raw is None else micro
+    whole = view[GLOBAL] if whole.known and whole.raw is None else whole
+    step = micro * view.data_parallel_size
+    return violated(
+        (micro <= 0) | ((step > 0) & (whole % step > 0)),
+        f"evaluation batch {whole} is no multiple of micro batch {micro} x {view.data_parallel_size} ranks",
+        expected="eval_global_batch_size % (eval_micro_batch_size * data_parallel_size) = 0",
+    )
+
+
+@rule(
+    "EPO541",
+    "one-global-batch",
+    ERROR,
+    enforced=[megatron_lm(">=0.18")],
+    source=arguments("0.18.2", "694-700"),
+    about=["args.step_batch_size_schedule"],
+)
+def one_global_batch(view: View) -> Check:
+    """What it checks: `--step-batch-size-schedule` with `--global-batch-size`.
+
+    Why: the schedule is the global batch; Megatron-LM raises ValueError.
+
+    Example: both flags
+
+    Fix: keep one.
+    """
+    stated = view.written(GLOBAL) & view[GLOBAL].is_set
+    return violated(
+        view["args.step_batch_size_schedule"].is_set & stated,
+        "`step_batch_size_schedule` and `global_batch_size` are both given",
+        expected="one of the two",
+    )
+
+
+@rule(
+    "EPO922",
+    "encoder-sizes-repeat",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=[arguments("0.16.1", "786-794"), arguments("0.16.1", "822-828")],
+    about=["args.encoder_num_layers", "args.encoder_seq_length"],
+)
+def encoder_sizes_repeat(view: View) -> Check:
+    """What it checks: `--encoder-num-layers` beside `--num-layers`, or `--encoder-seq-length` beside `--seq-length`.
+
+    Why: they are two names of one thing; Megatron-LM asserts that one is used.
+
+    Example: both
+
+    Fix: `--num-layers` and `--seq-length` alone.
+    """
+    layers = view.written("model.num_layers") & view["model.num_layers"].is_set
+    length = view.written(LENGTH) & view[LENGTH].is_set
+    return violated_by(
+        [
+            (layers & view["args.encoder_num_layers"].is_set, "`num_layers` and `encoder_num_layers` are both given"),
+            (length & view["args.encoder_seq_length"].is_set, "`seq_length` and `encoder_seq_length` are both given"),
+        ],
+        expected="num_layers and seq_length alone",
     )
 
 

@@ -49,7 +49,8 @@ class Field:
 
     `choices` are checked by core itself where `core_checks` says so, else by argparse alone; `cli_choices` are
     argparse's where it takes fewer. `command_line` is false where Megatron-LM's own parser has no such flag, though
-    launchers around it use one.
+    launchers around it use one; `flag_since` and `flag_until` are the first release whose parser has it and the first
+    that has it no longer, where these are not those of the field.
     """
 
     path: str
@@ -65,6 +66,8 @@ class Field:
     flags: tuple[str, ...] = ()
     off_flags: tuple[str, ...] = ()
     command_line: bool = True
+    flag_since: str | None = None
+    flag_until: str | None = None
     aliases: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
     deprecated_since: str | None = None
@@ -76,8 +79,14 @@ class Field:
         """The field as Megatron spells it, without its object."""
         return self.path.partition(".")[2]
 
-    def exists_in(self, core: Core) -> bool:
-        """Whether this release of megatron-core knows the field; settings of no release always exist."""
+    def exists_in(self, core: Core, *, command_line: bool = False) -> bool:
+        """Whether this release of megatron-core, or its Megatron-LM's parser, knows the field.
+
+        Settings of no release always exist.
+        """
+        if command_line and (self.flag_since or self.flag_until):
+            since, until = self.flag_since or "0.14", self.flag_until
+            return max(core.minor, _OLDEST) >= _minor(since) and (until is None or core.minor < _minor(until))
         return not self.defaults or self.default(core) is not ABSENT
 
     def default(self, core: Core, *, command_line: bool = False) -> Any:
@@ -236,6 +245,8 @@ def _field(row: Mapping[str, Any]) -> Field:
         flags=tuple(row.get("flags", ())),
         off_flags=tuple(row.get("off_flags", ())),
         command_line=row.get("command_line", True),
+        flag_since=row.get("flag_since"),
+        flag_until=row.get("flag_until"),
         aliases=tuple(row.get("aliases", ())),
         objects=tuple(row.get("objects", ())),
         deprecated_since=deprecated.get("since"),

@@ -31,6 +31,10 @@ def megatron_lm_writes(settings: Effective) -> None:
     _activation(settings)
     if settings.value("model.position_embedding_type") not in ("rope", UNKNOWN):
         settings.write("model.apply_rope_fusion", value=False, why="cleared without rotary embeddings")
+    for name in ("fp8_param", "fp4_param"):
+        gathered = settings[f"ddp.{name}_gather"]
+        if gathered.written:
+            settings.write(f"model.{name}", gathered.value, f"--{name.replace('_', '-')}-gather", *gathered.needs)
     _virtual_stages(settings)
     _point_to_point(settings)
     if settings.value("model.num_moe_experts") == 0:

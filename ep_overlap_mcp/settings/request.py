@@ -65,7 +65,8 @@ class Request:
         if len(candidates) == 1:
             return candidates
         written = [f for f in (field_table().get(p) for p, s in self.settings.items() if s.written) if f]
-        fitting = tuple(r for r in candidates if all(f.exists_in(r.core) for f in written))
+        flags = self.framework == "megatron-lm"
+        fitting = tuple(r for r in candidates if all(f.exists_in(r.core, command_line=flags) for f in written))
         return fitting or candidates
 
     def with_settings(self, changes: Mapping[str, object], note: str) -> Request:

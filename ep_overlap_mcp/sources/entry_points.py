@@ -28,8 +28,8 @@ _MODELS: Final = {
     "pretrain_vision_dino.py": "a vision transformer",
     "pretrain_vision_inpaint.py": "a vision transformer",
 }
-_SLIME: Final = frozenset({"--rollout-batch-size", "--rollout-num-gpus", "--num-rollout"})
 _ACTOR: Final = ("--actor-num-nodes", "--actor-num-gpus-per-node")
+_SLIME: Final = frozenset({"--rollout-batch-size", "--rollout-num-gpus", "--num-rollout", *_ACTOR})
 _STACKS: Final = re.compile(r"\b(?:mamba|hybrid)\w*_stack_spec\b")
 
 
@@ -51,7 +51,7 @@ def read_model(program: str, flags: Iterable[Flag], reading: Reading, line: int 
 
 
 def read_slime(flags: Sequence[Flag], reading: Reading, line: int | None) -> None:
-    """Add what slime and miles write over Megatron-LM's arguments: precision, lengths, dispatcher, world size."""
+    """Add what slime and miles write over Megatron-LM's arguments: precision, lengths, optimizer, dispatcher, ranks."""
     named = {flag.name.replace("_", "-"): flag for flag in flags}
     if not _SLIME & named.keys():
         return
@@ -63,6 +63,7 @@ def read_slime(flags: Sequence[Flag], reading: Reading, line: int | None) -> Non
     if stated.get("model.bf16") is not True:
         write("model.bf16", not stated.get("model.fp16", False))
     write("model.variable_seq_lengths", value=True)
+    write("ddp.use_distributed_optimizer", value=True)
     if stated.get("model.moe_token_dispatcher_type", "allgather") == "allgather":
         write("model.moe_token_dispatcher_type", "alltoall")
     sizes = [named[name].values[0].text for name in _ACTOR if name in named and named[name].values]

@@ -13,12 +13,19 @@ from ep_overlap_mcp.settings.request import build_request
 from ep_overlap_mcp.settings.setting import UNKNOWN
 from ep_overlap_mcp.sources.reading import Reading
 from ep_overlap_mcp.stack import parse_stack
+from tests.rules.tables import parametrize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ep_overlap_mcp.rules.engine import Outcome
     from ep_overlap_mcp.settings.request import Assume, Request
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test a row of a table of rules."""
+    parametrize(metafunc)
+
 
 OVERLAP = {
     "num_layers": 8,

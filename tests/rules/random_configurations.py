@@ -156,6 +156,15 @@ DIALS: dict[str, list[Any]] = {
     "first_last_layers_bf16": [True, False],
     "num_layers_at_start_in_bf16": [-1, 0, 1, 5, 9],
     "num_layers_at_end_in_bf16": [-1, 0, 1, 5, 9],
+    "apply_rope_fusion": [True, False, False, False],
+    "attention_backend": ["auto", "flash", "flash", "fused"],
+    "batch_invariant_mode": [True, False],
+    "experimental_attention_variant": [None, "gated_delta_net", "gated_delta_net", "dsa"],
+    "flash_attention_version": [None, 2, 3, 4],
+    "linear_attention_freq": [None, [1, 1, 1, 0, 1, 1, 1, 0]],
+    "linear_key_head_dim": [64, 64, 64, None],
+    "linear_num_key_heads": [4, 6, 8, None],
+    "linear_num_value_heads": [8, 8, 20, None],
 }  # fmt: skip
 
 THEMES: tuple[tuple[str, ...], ...] = (
@@ -231,6 +240,10 @@ THEMES: tuple[tuple[str, ...], ...] = (
         "moe_single_grouped_weight", "moe_single_grouped_bias", "moe_grouped_gemm", "use_transformer_engine_op_fuser",
         "add_bias_linear",
     ),
+    ("attention_backend", "attention_dropout", "batch_invariant_mode", "context_parallel_size",
+     "flash_attention_version"),
+    ("apply_rope_fusion", "context_parallel_size", "experimental_attention_variant", "linear_attention_freq",
+     "linear_key_head_dim", "linear_num_key_heads", "linear_num_value_heads", "tensor_model_parallel_size"),
     ("defer_embedding_wgrad_compute", "gradient_accumulation_fusion", "wgrad_deferral_limit",
      "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", "overlap_p2p_comm",
      "overlap_p2p_comm_warmup_flush", "batch_p2p_comm"),
@@ -243,6 +256,17 @@ _FULL = {**_OFF, "recompute_granularity": "full", "recompute_method": "uniform",
 _SELECTIVE = {**_OFF, "recompute_granularity": "selective"}
 _GRAPHS = {"cuda_graph_impl": "transformer_engine"}
 SCENARIOS: tuple[dict[str, Any], ...] = (
+    {"batch_invariant_mode": True},
+    {"experimental_attention_variant": "gated_delta_net"},
+    {"experimental_attention_variant": "dsa", "context_parallel_size": 2},
+    {"apply_rope_fusion": True},
+    {**_OFF, "recompute_granularity": "full", "recompute_num_layers": 1},
+    {**_OFF, "moe_token_dispatcher_type": "allgather", "moe_shared_expert_intermediate_size": 256,
+     "moe_shared_expert_overlap": True},
+    {**_SELECTIVE, **_GRAPHS, "recompute_modules": ["core_attn"], "cuda_graph_scope": ["attn"],
+     "cuda_graph_modules": ["attn"], "attention_dropout": 0.1},
+    {**_OFF, **_GRAPHS, "cuda_graph_scope": ["moe_router", "moe_preprocess"],
+     "cuda_graph_modules": ["moe_router", "moe_preprocess"], "moe_expert_capacity_factor": 1.0},
     {
         **_GRAPHS, "cuda_graph_scope": ["moe"], "cuda_graph_modules": ["moe"], "moe_expert_capacity_factor": 1.0,
         "moe_pad_expert_input_to_capacity": True,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from ep_overlap_mcp.rules import all_rules
+from tests.rules.tables import Tables, ThreeTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.rules.tables import Case, OpenCase
 
 ON: dict[str, Any] = {
     "overlap_moe_expert_parallel_comm": True,
@@ -26,7 +27,7 @@ B06 = {"stack": "megatron-bridge==0.6.0"}
 C18, C19 = {"stack": "megatron-core==0.18.2"}, {"stack": "megatron-core==0.19.0"}
 LORA = {"peft.scheme": "lora"}
 
-VIOLATED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+VIOLATED: list[Case] = [
     ("bridge-needs-comm-overlap-flag", {**ON, "comm_overlap.tp_comm_overlap": False}, B06),
     ("harness-flag-brings-delayed-wgrad", {HARNESS: True}, B06),
     ("harness-false-does-not-disable", {**BRIDGE_ON, HARNESS: False}, B06),
@@ -70,7 +71,7 @@ VIOLATED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("vendor-deepep-with-overlap", {**ON, "primus.use_turbo_deepep": True}, {}),
 ]
 
-SILENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+SILENT: list[Case] = [
     ("bridge-needs-comm-overlap-flag", BRIDGE_ON, B06),
     ("bridge-needs-comm-overlap-flag", ON, B06),
     ("harness-flag-brings-delayed-wgrad", {HARNESS: False}, B06),
@@ -107,7 +108,7 @@ SILENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("vendor-deepep-with-overlap", {"primus.use_turbo_deepep": True}, {}),
 ]
 
-UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
+UNDECIDED: list[OpenCase] = [
     (
         "bridge-needs-comm-overlap-flag",
         {**ON, "comm_overlap.overlap_moe_expert_parallel_comm": ...},
@@ -200,35 +201,10 @@ UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "settings", "given"), VIOLATED, ids=[f"{c[0]}-{n}" for n, c in enumerate(VIOLATED)])
-def test_reports_lost_benefit(state: Callable[..., str], rule: str, settings: dict, given: dict) -> None:
-    """Each rule is violated by a configuration that runs and gains less, or is known to go wrong."""
-    assert state(rule, settings, **given) == "violated"
+class TestRules(ThreeTables):
+    """Every row is a test."""
 
-
-@pytest.mark.parametrize(("rule", "settings", "given"), SILENT, ids=[f"{c[0]}-{n}" for n, c in enumerate(SILENT)])
-def test_is_silent_where_nothing_is_lost(state: Callable[..., str], rule: str, settings: dict, given: dict) -> None:
-    """Each rule is met by a configuration close to the violated one that loses nothing by it."""
-    assert state(rule, settings, **given) == "met"
-
-
-@pytest.mark.parametrize(
-    ("rule", "settings", "given", "needs"), UNDECIDED, ids=[f"{c[0]}-{n}" for n, c in enumerate(UNDECIDED)]
-)
-def test_says_what_would_decide(
-    outcome: Callable[..., Any], rule: str, settings: dict, given: dict, needs: set[str]
-) -> None:
-    """An unknown that matters leaves the rule undecided, with exactly the settings that are still needed."""
-    found = outcome(rule, settings, **given)
-    assert (found.state, set(found.needs)) == ("undecided", needs)
-
-
-def test_every_benefit_rule_has_the_three_cases() -> None:
-    """No rule of 7xx is without a silent, a violated and an undecided case."""
-    names = {rule.name for code, rule in all_rules().items() if code.startswith("EPO7")}
-    assert {case[0] for case in VIOLATED} == names
-    assert {case[0] for case in SILENT} == names
-    assert {case[0] for case in UNDECIDED} == names
+    tables = Tables(VIOLATED, SILENT, UNDECIDED)
 
 
 def test_only_verl_of_them_is_an_error() -> None:

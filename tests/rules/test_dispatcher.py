@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ep_overlap_mcp.rules import all_rules
 from ep_overlap_mcp.rules.deepep import GROUP_SIZES, fits_between_nodes, fits_in_node
 from ep_overlap_mcp.rules.view import View
+from tests.rules.tables import Tables, ThreeTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.rules.tables import Case, OpenCase
 
 FLEX: dict[str, Any] = {
     "moe_token_dispatcher_type": "flex",
@@ -29,8 +31,6 @@ NCCLEP = {**FLEX, "moe_flex_dispatcher_backend": "ncclep"}
 OVERLAP = {"overlap_moe_expert_parallel_comm": True}
 DOMAIN = "env.NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 TWO_NODES = {"expert_model_parallel_size": 16, "seq_length": 8192, "train.micro_batch_size": 8}
-
-Case = tuple[str, dict[str, Any], dict[str, Any]]
 
 EXPERTS = {"num_moe_experts": 8}
 VIOLATED: list[Case] = [
@@ -380,7 +380,7 @@ SILENT: list[Case] = [
     ),
 ]
 
-UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
+UNDECIDED: list[OpenCase] = [
     (
         "shared-experts-exclude-bias",
         {**EXPERTS, "moe_shared_expert_intermediate_size": 512, "add_bias_linear": ...},
@@ -607,35 +607,10 @@ UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "settings", "given"), VIOLATED, ids=[f"{c[0]}-{n}" for n, c in enumerate(VIOLATED)])
-def test_reports_what_the_stack_refuses(state: Callable[..., str], rule: str, settings: dict, given: dict) -> None:
-    """Each rule is violated by a configuration that the stack refuses, or that goes wrong."""
-    assert state(rule, settings, **given) == "violated"
+class TestRules(ThreeTables):
+    """Every row is a test."""
 
-
-@pytest.mark.parametrize(("rule", "settings", "given"), SILENT, ids=[f"{c[0]}-{n}" for n, c in enumerate(SILENT)])
-def test_is_silent_about_what_runs(state: Callable[..., str], rule: str, settings: dict, given: dict) -> None:
-    """Each rule is met by a configuration close to the violated one that the stack takes."""
-    assert state(rule, settings, **given) == "met"
-
-
-@pytest.mark.parametrize(
-    ("rule", "settings", "given", "needs"), UNDECIDED, ids=[f"{c[0]}-{n}" for n, c in enumerate(UNDECIDED)]
-)
-def test_says_what_would_decide(
-    outcome: Callable[..., Any], rule: str, settings: dict, given: dict, needs: set[str]
-) -> None:
-    """An unknown that matters leaves the rule undecided, with exactly the settings that are still needed."""
-    found = outcome(rule, settings, **given)
-    assert (found.state, set(found.needs)) == ("undecided", needs)
-
-
-def test_every_dispatcher_rule_has_the_three_cases() -> None:
-    """No rule of 4xx is without a silent, a violated and an undecided case."""
-    names = {rule.name for code, rule in all_rules().items() if code.startswith("EPO4")}
-    assert {case[0] for case in VIOLATED} == names
-    assert {case[0] for case in SILENT} == names
-    assert {case[0] for case in UNDECIDED} == names
+    tables = Tables(VIOLATED, SILENT, UNDECIDED)
 
 
 def test_rules_of_other_releases_are_not_enforced(state: Callable[..., str]) -> None:

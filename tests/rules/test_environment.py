@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from ep_overlap_mcp.rules import all_rules
+from tests.rules.tables import Tables, ThreeTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.rules.tables import Case, OpenCase
 
 ON: dict[str, Any] = {
     "overlap_moe_expert_parallel_comm": True,
@@ -29,7 +30,7 @@ FSDP = {"ddp.use_megatron_fsdp": True}
 OFFLOAD = {"fine_grained_activation_offloading": True, "offload_modules": ["core_attn"]}
 LM = "megatron-lm==0.16.1"
 
-VIOLATED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+VIOLATED: list[Case] = [
     (
         "per-token-loss-excludes-average-in-collective",
         {"calculate_per_token_loss": True, "ddp.average_in_collective": True},
@@ -75,7 +76,7 @@ VIOLATED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("fake-process-group-excludes-flex", {**FLEX, "dist.fake_process_group": True}, {"stack": LM}),
 ]
 
-SILENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+SILENT: list[Case] = [
     (
         "per-token-loss-excludes-average-in-collective",
         {"calculate_per_token_loss": False, "ddp.average_in_collective": True},
@@ -105,11 +106,15 @@ SILENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("offloading-needs-v1-env", OFFLOAD, {"stack": f"{LM},transformer-engine==2.9.0"}),
     ("deepep-nvshmem-match", DEEPEP, {"stack": "megatron-core==0.16.1,nvshmem==3.4.5"}),
     ("bridge-gpu-fallback", {HELPER: "hybridep"}, {"gpu": "GB200", "stack": "megatron-bridge==0.6.0"}),
-    ("hybrid-context-parallel-limits", {"hybrid_context_parallel": True}, {"stack": LM}),
+    (
+        "hybrid-context-parallel-limits",
+        {"hybrid_context_parallel": True, "calculate_per_token_loss": True},
+        {"stack": LM},
+    ),
     ("fake-process-group-excludes-flex", {**ON, "dist.fake_process_group": True}, {"stack": LM}),
 ]
 
-UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
+UNDECIDED: list[OpenCase] = [
     (
         "per-token-loss-excludes-average-in-collective",
         {"calculate_per_token_loss": ..., "ddp.average_in_collective": True},
@@ -148,7 +153,7 @@ UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
     ("bridge-gpu-fallback", {HELPER: "deepep"}, {"stack": "megatron-bridge==0.6.0"}, {"hardware.gpu"}),
     (
         "hybrid-context-parallel-limits",
-        {"hybrid_context_parallel": True, "pipeline_model_parallel_size": ...},
+        {"hybrid_context_parallel": True, "calculate_per_token_loss": True, "pipeline_model_parallel_size": ...},
         {"stack": LM},
         {"model.pipeline_model_parallel_size"},
     ),
@@ -161,35 +166,10 @@ UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "settings", "given"), VIOLATED, ids=[f"{c[0]}-{n}" for n, c in enumerate(VIOLATED)])
-def test_reports_what_the_stack_refuses(state: Callable[..., str], rule: str, settings: dict, given: dict) -> None:
-    """Each rule is violated by a configuration that the stack refuses, or that goes wrong."""
-    assert state(rule, settings, **given) == "violated"
+class TestRules(ThreeTables):
+    """Every row is a test."""
 
-
-@pytest.mark.parametrize(("rule", "settings", "given"), SILENT, ids=[f"{c[0]}-{n}" for n, c in enumerate(SILENT)])
-def test_is_silent_about_what_runs(state: Callable[..., str], rule: str, settings: dict, given: dict) -> None:
-    """Each rule is met by a configuration close to the violated one that the stack takes."""
-    assert state(rule, settings, **given) == "met"
-
-
-@pytest.mark.parametrize(
-    ("rule", "settings", "given", "needs"), UNDECIDED, ids=[f"{c[0]}-{n}" for n, c in enumerate(UNDECIDED)]
-)
-def test_says_what_would_decide(
-    outcome: Callable[..., Any], rule: str, settings: dict, given: dict, needs: set[str]
-) -> None:
-    """An unknown that matters leaves the rule undecided, with exactly the settings that are still needed."""
-    found = outcome(rule, settings, **given)
-    assert (found.state, set(found.needs)) == ("undecided", needs)
-
-
-def test_every_environment_rule_has_the_three_cases() -> None:
-    """No rule of 6xx is without a silent, a violated and an undecided case."""
-    names = {rule.name for code, rule in all_rules().items() if code.startswith("EPO6")}
-    assert {case[0] for case in VIOLATED} == names
-    assert {case[0] for case in SILENT} == names
-    assert {case[0] for case in UNDECIDED} == names
+    tables = Tables(VIOLATED, SILENT, UNDECIDED)
 
 
 def test_a_refused_helper_falls_back_and_deepep_is_not_blamed(state: Callable[..., str]) -> None:

@@ -10,6 +10,7 @@ from ep_overlap_mcp.rules.view import View
 from ep_overlap_mcp.settings.request import build_request
 from ep_overlap_mcp.sources.shell import read_shell
 from ep_overlap_mcp.stack import parse_stack
+from tests.rules.tables import OneTable
 
 BRIDGE = "megatron-bridge==0.4.2"
 
@@ -317,23 +318,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "stack", "bad", "good", "opening"), CASES, ids=[case[0] for case in CASES])
-def test_each_rule_is_violated_silent_and_undecided(rule, stack, bad, good, opening, state, overlapping):
-    """The bad configuration violates the rule, the good one does not, and an open setting leaves it undecided."""
-    stack = stack or "megatron-core==0.16.1"
-    assert state(rule, overlapping(**bad), stack=stack) == "violated"
-    assert state(rule, overlapping(**good), stack=stack) == "met"
-    opened = opening or next(iter(bad or overlapping()))
-    if opening or bad:
-        assert state(rule, {**overlapping(**bad), opened: ...}, stack=stack) == "undecided"
+class TestRules(OneTable):
+    """Every row is two tests."""
 
-
-@pytest.mark.parametrize(("rule", "stack", "bad"), [case[:3] for case in CASES], ids=[case[0] for case in CASES])
-def test_the_first_fix_satisfies_the_rule(rule, stack, bad, cured, overlapping):
-    """What a finding proposes first makes the rule met; a few rules have nothing to propose."""
-    without_fix = {"only-gpt-models-overlap", "overlap-field-needs-core-0-14"}
-    expected = "no fix" if rule in without_fix else "met"
-    assert cured(rule, overlapping(**bad), stack=stack or "megatron-core==0.16.1") == expected
+    cases = CASES
+    without_fix = frozenset({"overlap-field-needs-core-0-14", "only-gpt-models-overlap"})
 
 
 def test_zero_mtp_layers_count_as_none_from_0_19_but_not_on_dev(state, overlapping):

@@ -14,9 +14,12 @@ from ep_overlap_mcp.rules.uneven_stages import uneven_fault
 from ep_overlap_mcp.rules.view import View
 from ep_overlap_mcp.settings.layout import mtp_faults, parse_layout, stage_faults
 from ep_overlap_mcp.settings.moe_layers import moe_layers
+from tests.rules.tables import Tables, ThreeTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.rules.tables import Case, OpenCase
 
 ON: dict[str, Any] = {
     "overlap_moe_expert_parallel_comm": True,
@@ -31,7 +34,7 @@ LAYOUT = {"num_layers": 8, "pipeline_model_parallel_size": 2, "pipeline_model_pa
 UNEVEN = {"num_layers": 9, "pipeline_model_parallel_size": 4, "num_layers_in_first_pipeline_stage": 3}
 BATCH = {"train.micro_batch_size": 1, "hardware.world_size": 32}
 
-VIOLATED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+VIOLATED: list[Case] = [
     (
         "context-parallel-needs-te",
         {"context_parallel_size": 2},
@@ -142,7 +145,7 @@ VIOLATED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("global-batch-divides", {**BATCH, "train.global_batch_size": 100}, {}),
 ]
 
-SILENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+SILENT: list[Case] = [
     (
         "context-parallel-needs-te",
         {"context_parallel_size": 2},
@@ -253,7 +256,7 @@ SILENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 PP, VPP = "model.pipeline_model_parallel_size", "model.virtual_pipeline_model_parallel_size"
 LM = {"stack": "megatron-lm==0.16.1"}
 
-UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
+UNDECIDED: list[OpenCase] = [
     ("context-parallel-needs-te", {"context_parallel_size": 2}, {}, {"runtime.transformer_engine"}),
     ("virtual-stages-need-pipeline", {VPP: 2, PP: ...}, {}, {PP}),
     ("single-virtual-stage", {**INTERLEAVED, VPP: ...}, {}, {VPP}),
@@ -369,35 +372,10 @@ UNDECIDED: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "settings", "given"), VIOLATED, ids=[f"{c[0]}-{n}" for n, c in enumerate(VIOLATED)])
-def test_reports_what_the_stack_refuses(state: Callable[..., str], rule: str, settings: dict, given: dict) -> None:
-    """Each rule is violated by a configuration that the stack refuses, or that goes wrong."""
-    assert state(rule, settings, **given) == "violated"
+class TestRules(ThreeTables):
+    """Every row is a test."""
 
-
-@pytest.mark.parametrize(("rule", "settings", "given"), SILENT, ids=[f"{c[0]}-{n}" for n, c in enumerate(SILENT)])
-def test_is_silent_about_what_runs(state: Callable[..., str], rule: str, settings: dict, given: dict) -> None:
-    """Each rule is met by a configuration close to the violated one that the stack takes."""
-    assert state(rule, settings, **given) == "met"
-
-
-@pytest.mark.parametrize(
-    ("rule", "settings", "given", "needs"), UNDECIDED, ids=[f"{c[0]}-{n}" for n, c in enumerate(UNDECIDED)]
-)
-def test_says_what_would_decide(
-    outcome: Callable[..., Any], rule: str, settings: dict, given: dict, needs: set[str]
-) -> None:
-    """An unknown that matters leaves the rule undecided, with exactly the settings that are still needed."""
-    found = outcome(rule, settings, **given)
-    assert (found.state, set(found.needs)) == ("undecided", needs)
-
-
-def test_every_pipeline_rule_has_the_three_cases() -> None:
-    """No rule of 5xx is without a silent, a violated and an undecided case."""
-    names = {rule.name for code, rule in all_rules().items() if code.startswith("EPO5")}
-    assert {case[0] for case in VIOLATED} == names
-    assert {case[0] for case in SILENT} == names
-    assert {case[0] for case in UNDECIDED} == names
+    tables = Tables(VIOLATED, SILENT, UNDECIDED)
 
 
 def test_severity_follows_the_release(outcome: Callable[..., Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.rules.tables import OneTable
+
 CORE, LM, BRIDGE = "megatron-core==0.16.1", "megatron-lm==0.17.1", "megatron-bridge==0.6.0"
 DELAY = {"delay_wgrad_compute": True}
 BOTH = {"comm_overlap.overlap_moe_expert_parallel_comm": True, "comm_overlap.delay_wgrad_compute": True}
@@ -154,18 +156,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "stack", "bad", "good", "opening"), CASES, ids=[case[0] for case in CASES])
-def test_each_rule_is_violated_silent_and_undecided(rule, stack, bad, good, opening, state, overlapping):
-    """The bad configuration violates the rule, the good one does not, and an open setting leaves it undecided."""
-    assert state(rule, overlapping(**bad), stack=stack) == "violated"
-    assert state(rule, overlapping(**good), stack=stack) == "met"
-    assert state(rule, {**overlapping(**bad), opening: ...}, stack=stack) == "undecided"
+class TestRules(OneTable):
+    """Every row is two tests."""
 
-
-@pytest.mark.parametrize(("rule", "stack", "bad"), [case[:3] for case in CASES], ids=[case[0] for case in CASES])
-def test_the_first_fix_satisfies_the_rule(rule, stack, bad, cured, overlapping):
-    """What a finding proposes first makes the rule met."""
-    assert cured(rule, overlapping(**bad), stack=stack) == "met"
+    cases = CASES
 
 
 @pytest.mark.parametrize(

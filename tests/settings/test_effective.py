@@ -34,8 +34,18 @@ def test_an_unwritten_setting_has_the_release_s_default(effective: Callable[...,
 
 def test_megatron_lm_has_defaults_of_its_own(effective: Callable[..., Effective]) -> None:
     """Its command line differs from core's dataclass."""
-    assert effective({}, stack="megatron-lm==0.16.1").value("model.apply_rope_fusion") is True
-    assert effective({}, stack="megatron-core==0.16.1").value("model.apply_rope_fusion") is False
+    assert effective({}, stack="megatron-lm==0.16.1").value("model.bias_dropout_fusion") is True
+    assert effective({}, stack="megatron-core==0.16.1").value("model.bias_dropout_fusion") is False
+
+
+def test_megatron_lm_clears_rope_fusion_without_rotary_embeddings(effective: Callable[..., Effective]) -> None:
+    """It is on by default, and so are learned positions; an unknown type leaves it as it is."""
+    rope = {"position_embedding_type": "rope"}
+    seen = [
+        effective(settings, stack="megatron-lm==0.16.1").value("model.apply_rope_fusion")
+        for settings in (rope, {}, {"position_embedding_type": "mrope"}, {"position_embedding_type": UNKNOWN})
+    ]
+    assert seen == [True, False, False, True]
 
 
 def test_a_partial_text_leaves_the_rest_unknown(effective: Callable[..., Effective]) -> None:

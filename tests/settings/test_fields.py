@@ -52,7 +52,7 @@ def test_rows_have_known_keys_only() -> None:
     """A misspelled key would be dropped in silence."""
     known = {
         "path", "type", "optional", "default", "cli_default", "until", "dev", "choices", "cli_choices", "core_checks",
-        "flags", "off_flags", "command_line", "aliases", "objects", "deprecated", "doc",
+        "flags", "off_flags", "command_line", "flag_since", "flag_until", "aliases", "objects", "deprecated", "doc",
     }  # fmt: skip
     assert {key for row in json.loads(ROWS.read_text(encoding="utf-8")) for key in row} <= known
 
