@@ -25,7 +25,7 @@ def together(readings: Sequence[Reading]) -> list[Reading]:
     """
     scripts = [reading for reading in readings if reading.dialect == "shell"]
     given = frozenset[str]().union(*(reading.gives for reading in scripts))
-    files = {PurePath(reading.file).name for reading in scripts}
+    files = {reading.file for reading in scripts}
     commands = any(NO_COMMAND not in reading.partial for reading in scripts)
     return [_closed(reading, given, files, commands=commands) if reading.gaps else reading for reading in readings]
 
@@ -35,10 +35,11 @@ def _closed(reading: Reading, given: frozenset[str], files: set[str], *, command
 
     An array that nothing sets is empty, as no array comes out of the environment: where all that is sourced is there.
     """
+    others = {PurePath(file).name for file in files - {reading.file}}
     closed = {
         why
         for why, wanted in reading.gaps.items()
-        if (all(name in given or PurePath(name).name in files for name in wanted) if wanted else commands)
+        if (all(name in given or PurePath(name).name in others for name in wanted) if wanted else commands)
     }
     empty = {why for why, wanted in reading.gaps.items() if _ARRAY.match(why) and reading.unset.issuperset(wanted)}
     if closed | empty == reading.gaps.keys():
