@@ -37,7 +37,7 @@ def setting_unknown_to_version(view: View) -> Check:
     release = view.release.core.label
     return violated(
         truth(bool(strange)),
-        f"not known to megatron-core {release}: {_listed((_with_releases(s.path), s.origin) for s in strange)}; "
+        f"not known to megatron-core {release}: {_listed((_with_releases(view, s.path), s.origin) for s in strange)}; "
         "remove what the release lacks",
         expected=f"settings that megatron-core {release} has",
         settings=[s.path for s in strange],
@@ -269,10 +269,11 @@ def _exists(view: View, path: str) -> bool:
     return field.exists_in(view.release.core, command_line=view.framework == "megatron-lm")
 
 
-def _with_releases(path: str) -> str:
+def _with_releases(view: View, path: str) -> str:
     """A setting's name with the releases that have it, and its newer name where it has one."""
     field, name = field_table()[path], path.partition(".")[2]
-    known = [release.label for release in CORE_RELEASES if field.exists_in(release)]
+    parsed = view.framework == "megatron-lm"
+    known = [release.label for release in CORE_RELEASES if field.exists_in(release, command_line=parsed)]
     spans = f"in {known[0]} to {known[-1]}" if len(known) > 1 else f"in {known[0]} only" if known else "in no release"
     return f"{name}, {spans}" + (f", now {field.use}" if field.use else "")
 

@@ -15,7 +15,9 @@ _CONTAINER = ("train", "checkpoint", "logger", "tokenizer", "scheduler", "optimi
 
 
 def is_run_config(root: Table) -> bool:
-    """Bridge's classes, or a `comm_overlap` object beside a model."""
+    """Bridge's classes, or a `comm_overlap` object beside a model, without a recipe that fills in the rest."""
+    if _recipe(root) is not None:
+        return False
     model = root.table("model")
     targets = (root.scalar("_target_"), model.scalar("_target_") if model else None)
     if any(isinstance(target, str) and target.startswith("megatron.bridge") for target in targets):
@@ -24,11 +26,12 @@ def is_run_config(root: Table) -> bool:
 
 
 def is_bridge_overrides(root: Table) -> bool:
-    """Some objects of Bridge's container, without a whole model."""
+    """A recipe that the file starts from, or some objects of Bridge's container without a whole model."""
     model = root.table("model")
-    return (
-        model is not None and "num_layers" not in model and sum(root.table(name) is not None for name in _CONTAINER) > 0
-    )
+    if model is None:
+        return False
+    parts = any(root.table(name) is not None for name in _CONTAINER)
+    return _recipe(root) is not None or ("num_layers" not in model and parts)
 
 
 def read_run_config(document: Document) -> Reading:
@@ -48,8 +51,17 @@ def read_run_config(document: Document) -> Reading:
 
 
 def read_bridge_overrides(document: Document) -> Reading:
-    """A file merged over a recipe."""
+    """A file merged over a recipe, which may be named in it."""
     reading = Reading("Bridge override file", document.file, "bridge")
-    reading.partial.append(document.inherits() or BRIDGE.partial or "")
+    recipe = _recipe(document.root)
+    starts = f"starts from `{recipe}`, which the text does not hold" if recipe else None
+    reading.partial.append(document.inherits() or starts or BRIDGE.partial or "")
     document.record(reading, BRIDGE)
     return reading
+
+
+def _recipe(root: Table) -> str | None:
+    """The recipe function of `recipe: {_target_: megatron.bridge.recipes.…}`."""
+    table = root.table("recipe")
+    target = table.scalar("_target_") if table else None
+    return target if isinstance(target, str) and target.startswith("megatron.bridge.recipes.") else None

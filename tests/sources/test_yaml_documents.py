@@ -135,6 +135,16 @@ def test_a_bridge_override_file_is_partial():
     assert (reading.framework, reading.complete) == ("bridge", False)
 
 
+def test_a_file_that_names_its_bridge_recipe_is_partial_though_it_holds_a_whole_model():
+    """The recipe sets what the file leaves out, precision for one."""
+    reading = read(
+        "recipe: {_target_: megatron.bridge.recipes.nemotronh.pretrain_config}\n"
+        "model: {num_layers: 4, num_moe_experts: 8}\ncomm_overlap: {tp_comm_overlap: false}\n"
+    )
+    assert (reading.framework, reading.complete) == ("bridge", False)
+    assert "megatron.bridge.recipes.nemotronh.pretrain_config" in reading.partial[0]
+
+
 def test_interpolation_takes_defaults_and_references_of_the_text_only(monkeypatch):
     """The environment of the machine that reads is another one than that of the run."""
     monkeypatch.setenv("EP", "4")
