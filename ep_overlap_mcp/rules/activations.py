@@ -23,6 +23,7 @@ TE_ACTIVATION = "model.use_te_activation_func"
     ERROR,
     enforced=[core("<0.15", fused=("gelu", "silu")), core(">=0.15", fused=("gelu", "silu", "quick_gelu"))],
     source=[core_config("0.16.1", "1485-1516"), core_config("0.14.0", "1123-1137")],
+    about=["model.bias_activation_fusion", "args.squared_relu", "args.quick_geglu", "args.swiglu"],
     unknown=NOTED,
     fixes=[unfuse_bias_activation()],
 )
@@ -63,6 +64,7 @@ def bias_activation_fusion_fits(view: View, fused: tuple[str, ...]) -> Check:
     ERROR,
     enforced=[core(">=0.15")],
     source=core_config("0.16.1", "1518-1524"),
+    about=[TE_ACTIVATION],
     unknown=NOTED,
     fixes=[put(use_te_activation_func=False)],
 )
@@ -89,6 +91,7 @@ def te_activation_known(view: View) -> Check:
     ERROR,
     enforced=[core()],
     source=core_config("0.16.1", "1526-1528"),
+    about=["model.activation_func_fp8_input_store"],
     unknown=NOTED,
     fixes=[put(activation_func_fp8_input_store=False, gives_up="memory: the activation's input is kept unquantised")],
 )
@@ -115,6 +118,7 @@ def fp8_activation_input_needs_swiglu(view: View) -> Check:
     ERROR,
     enforced=[core(">=0.17")],
     source=core_config("0.19.0", "2148-2152"),
+    about=["model.fused_residual_rmsnorm"],
     unknown=NOTED,
     fixes=[put(fused_residual_rmsnorm=False)],
 )
@@ -141,6 +145,7 @@ def fused_residual_norm_needs_rmsnorm(view: View) -> Check:
     ERROR,
     enforced=[core()],
     source=core_config("0.16.1", "1950-1962"),
+    about=["model.symmetric_ar_type"],
     unknown=NOTED,
     fixes=[put(symmetric_ar_type=None)],
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     ERROR,
     enforced=[run_time()],
     source=megatron("0.16.1", "core/distributed/distributed_data_parallel.py", "254-257"),
+    about=["ddp.average_in_collective"],
     unknown=NOTED,
     fixes=[put_paths({"ddp.average_in_collective": False})],
 )

@@ -24,6 +24,7 @@ _INFERENCE = "inference_optimized"
         core(">=0.17", options=("inference_fuse_tp_communication", "inference_disable_triton_nvls_kernels")),
     ],
     source=[core_config("0.16.1", "1993-1997"), core_config("0.19.0", "2854-2868")],
+    about=["model.inference_fuse_tp_communication", "model.inference_disable_triton_nvls_kernels"],
     unknown=NOTED,
     fixes=[put(inference_fuse_tp_communication=False, inference_disable_triton_nvls_kernels=False)],
 )
@@ -52,6 +53,7 @@ def inference_options_need_their_implementation(view: View, options: tuple[str, 
     ERROR,
     enforced=[core(">=0.16,<0.17", with_experts=False), core(">=0.17", with_experts=True)],
     source=[core_config("0.16.1", "1980-1985"), core_config("0.19.0", "1471-1500")],
+    about=[IMPLEMENTATION],
     unknown=NOTED,
     fixes=[put(transformer_impl="transformer_engine")],
 )

@@ -29,6 +29,7 @@ _NO_BIAS = put(add_bias_linear=False, gives_up="the bias terms")
     ERROR,
     enforced=[run_time()],
     source=megatron("0.16.1", "core/transformer/moe/shared_experts.py", "47-48"),
+    about=[SHARED],
     unknown=NOTED,
     fixes=[_NO_BIAS],
 )
@@ -55,6 +56,7 @@ def shared_experts_exclude_bias(view: View) -> Check:
     ERROR,
     enforced=[run_time("<0.15", any_bias=True), run_time(">=0.15", any_bias=False)],
     source=[megatron("0.16.1", _EXPERTS, "529-531"), megatron("0.14.0", _EXPERTS, "761-763")],
+    about=["model.moe_grouped_gemm"],
     unknown=NOTED,
     fixes=[_NO_BIAS, put(bias_dropout_fusion=False)],
 )
@@ -84,6 +86,7 @@ def grouped_experts_exclude_fused_bias(view: View, *, any_bias: bool) -> Check:
     ERROR,
     enforced=[run_time("<0.17")],
     source=[megatron("0.16.1", _EXPERTS, "82-110"), megatron("0.16.1", _EXPERTS, "225")],
+    about=["model.moe_grouped_gemm"],
     unknown=NOTED,
     fixes=[_NO_BIAS, put(moe_use_legacy_grouped_gemm=False)],
 )
@@ -115,6 +118,7 @@ def legacy_grouped_experts_limits(view: View) -> Check:
     ERROR,
     enforced=[run_time()],
     source=megatron("0.16.1", "core/transformer/moe/router.py", "238"),
+    about=["model.moe_router_load_balancing_type"],
     unknown=NOTED,
     fixes=[put(moe_aux_loss_coeff=0.0, gives_up="the auxiliary loss")],
 )
@@ -142,6 +146,7 @@ def sinkhorn_excludes_aux_loss(view: View) -> Check:
     ERROR,
     enforced=[run_time(">=0.16")],
     source=megatron("0.16.1", "core/transformer/moe/moe_layer.py", "169-172"),
+    about=[LATENT],
     unknown=NOTED,
 )
 def latent_experts_need_te(view: View) -> Check:
@@ -166,6 +171,7 @@ def latent_experts_need_te(view: View) -> Check:
     ERROR,
     enforced=[run_time()],
     source=megatron("0.16.1", "core/transformer/moe/moe_utils.py", "552-570"),
+    about=["model.moe_router_num_groups"],
     unknown=NOTED,
 )
 def topk_fits_routing_groups(view: View) -> Check:
@@ -194,6 +200,7 @@ def topk_fits_routing_groups(view: View) -> Check:
     ERROR,
     enforced=[core(">=0.18")],
     source=core_config("0.19.0", "1556-1588"),
+    about=["model.moe_single_grouped_weight", "model.moe_single_grouped_bias"],
     unknown=NOTED,
     fixes=[put(moe_single_grouped_weight=False, moe_single_grouped_bias=False)],
 )

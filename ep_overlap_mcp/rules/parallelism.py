@@ -211,6 +211,7 @@ def sequence_divides_by_context_parallel(view: View) -> Check:
     ERROR,
     enforced=[run_time()],
     source=megatron("0.16.1", "core/transformer/dot_product_attention.py", "57-59"),
+    about=[CP],
     unknown=NOTED,
 )
 def context_parallel_needs_te(view: View) -> Check:
