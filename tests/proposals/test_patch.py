@@ -139,7 +139,11 @@ def test_a_variable_that_serves_one_flag_is_changed_where_it_is_set(tmp_path: Pa
 
 def test_a_variable_with_other_uses_stays_and_the_flag_gets_the_value(tmp_path: Path) -> None:
     """A directory named after the dispatcher keeps its name."""
-    flags = ("--save ckpt/$DISPATCHER", "--expert-model-parallel-size 4", "--moe-token-dispatcher-type ${DISPATCHER}")
+    flags = (
+        "--save ckpt/$DISPATCHER --save-interval 100",
+        "--expert-model-parallel-size 4",
+        "--moe-token-dispatcher-type ${DISPATCHER}",
+    )
     assert patch_of(tmp_path, "train.sh", command(*flags, before="DISPATCHER=allgather\n")) == (
         "-    --moe-token-dispatcher-type ${DISPATCHER}\n"
         "+    --overlap-moe-expert-parallel-comm \\\n"
