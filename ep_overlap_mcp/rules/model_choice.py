@@ -1,11 +1,11 @@
-"""EPO917-921, 923: the legacy model classes, activations and hybrid patterns, and what they exclude."""
+"""EPO917-921, 923, 924: the legacy model classes, activations and hybrid patterns, and what they exclude."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.rules.engine import ERROR, megatron_lm, put_paths, rule, violated, violated_by
-from ep_overlap_mcp.rules.sources import arguments
+from ep_overlap_mcp.rules.sources import arguments, core_config
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LEGACY = "args.use_legacy_models"
 SQUARED, QUICK, SWIGLU = "args.squared_relu", "args.quick_geglu", "args.swiglu"
+FUSED_BIAS = "args.bias_gelu_fusion"
 PATTERN = "model.hybrid_layer_pattern"
 _PLACING = tuple(
     f"model.{name}"
@@ -191,4 +192,34 @@ def fused_down_projection_needs_latent_attention(view: View) -> Check:
         view["model.mla_down_proj_fusion"].on & view["model.multi_latent_attention"].off,
         "`mla_down_proj_fusion` is on without `multi_latent_attention`",
         expected="mla_down_proj_fusion = false",
+    )
+
+
+@rule(
+    "EPO924",
+    "squared-relu-excludes-bias-fusion",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=[core_config("0.14.0", "1123-1130"), core_config("0.16.1", "1485-1491")],
+    about=[SQUARED],
+    fixes=[
+        put_paths({FUSED_BIAS: False}, gives_up="the fused bias, which this activation has not"),
+        put_paths({"model.add_bias_linear": False}, gives_up="the bias terms: another model"),
+    ],
+)
+def squared_relu_excludes_bias_fusion(view: View) -> Check:
+    """What it checks: `--squared-relu` in a model with bias terms and without `--no-bias-gelu-fusion`.
+
+    Why: the fusion of bias and activation, on by default, knows GELU and SwiGLU; building the configuration raises
+    ValueError.
+
+    Example: `--squared-relu` without `--disable-bias-linear`
+
+    Fix: `--disable-bias-linear`, or `--no-bias-gelu-fusion`.
+    """
+    fused = view["model.add_bias_linear"].on & (view[FUSED_BIAS] != False)  # noqa: E712
+    return violated(
+        view[SQUARED].on & view[SWIGLU].off & fused,
+        "`squared_relu` is on with the fusion of bias and activation",
+        expected="add_bias_linear = false, or bias_gelu_fusion = false",
     )

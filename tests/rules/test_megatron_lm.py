@@ -168,6 +168,8 @@ VIOLATED: list[Case] = [
     ("quantised-parameters-need-their-format", {"ddp.fp8_param_gather": True, ZERO: True}, LM),
     ("local-checkpoints-need-a-folder", {"args.non_persistent_ckpt_type": "in_memory"}, LM),
     ("one-source-of-data", {"args.mock_data": True, "args.fim_data": True}, LM),
+    ("old-releases-build-experts-without-spec", {**MOE, "args.spec": ["local"]}, LM15),
+    ("squared-relu-excludes-bias-fusion", {"args.squared_relu": True}, LM),
 ]
 
 SILENT: list[Case] = [
@@ -322,6 +324,9 @@ SILENT: list[Case] = [
         {"ddp.nccl_ub": True, **SEGMENTS},
         {"stack": "megatron-lm==0.18.2,torch==2.11.0"},
     ),
+    ("old-releases-build-experts-without-spec", {"args.spec": ["local"]}, LM15),
+    ("squared-relu-excludes-bias-fusion", {"args.squared_relu": True, "add_bias_linear": False}, LM),
+    ("squared-relu-excludes-bias-fusion", {"args.squared_relu": True, "args.bias_gelu_fusion": False}, LM),
 ]
 
 UNDECIDED: list[OpenCase] = [
@@ -532,6 +537,18 @@ UNDECIDED: list[OpenCase] = [
         {"mla_down_proj_fusion": True, "multi_latent_attention": ...},
         LM17,
         {"model.multi_latent_attention"},
+    ),
+    (
+        "old-releases-build-experts-without-spec",
+        {"args.spec": ["local"], "num_moe_experts": ...},
+        LM15,
+        {"model.num_moe_experts"},
+    ),
+    (
+        "squared-relu-excludes-bias-fusion",
+        {"args.squared_relu": True, "add_bias_linear": ...},
+        LM,
+        {"model.add_bias_linear"},
     ),
 ]
 
