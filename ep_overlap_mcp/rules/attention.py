@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.rules.engine import ERROR, MET, NOTED, core, megatron_lm, put, rule, violated, violated_by
+from ep_overlap_mcp.rules.engine import (
+    ERROR,
+    MET,
+    NOTED,
+    core,
+    megatron_lm,
+    put,
+    put_paths,
+    rule,
+    violated,
+    violated_by,
+)
 from ep_overlap_mcp.rules.sources import arguments, core_config, megatron
 from ep_overlap_mcp.rules.truth import FALSE, any_of
 
@@ -128,7 +139,11 @@ def gated_delta_net_sizes_fit(view: View, *, over_cp: bool) -> Check:
     enforced=[core(">=0.16,<0.19", gathers=False), core(">=0.19", gathers=True)],
     source=[core_config("0.16.1", "1987-1991"), core_config("0.19.0", "1384-1389"), core_config("0.19.0", "2838-2850")],
     about=[VARIANT],
-    fixes=[put(apply_rope_fusion=False)],
+    fixes=[
+        put(apply_rope_fusion=False),
+        put(context_parallel_size=1, gives_up="context parallelism"),
+        put(add_bias_linear=False, gives_up="the bias terms"),
+    ],
 )
 def sparse_attention_limits(view: View, *, gathers: bool) -> Check:
     """What it checks: `dsa` attention with fused RoPE, which Megatron-LM turns on by itself, or with context
@@ -160,6 +175,7 @@ def sparse_attention_limits(view: View, *, gathers: bool) -> Check:
     enforced=[megatron_lm(">=0.16")],
     source=arguments("0.16.1", "1265-1266"),
     about=[GROUPED],
+    fixes=[put_paths({GROUPED: False}, gives_up="the query groups")],
 )
 def latent_attention_excludes_query_groups(view: View) -> Check:
     """What it checks: `--multi-latent-attention` with `--group-query-attention`.
@@ -282,6 +298,7 @@ def deterministic_mode_limits(view: View, *, excluded: tuple[str, ...]) -> Check
     source=[arguments("0.16.1", "1077-1079"), megatron("0.19.0", "training/determinism.py", "69-94")],
     unknown=NOTED,
     about=[DETERMINISTIC],
+    fixes=[put_paths({"env.NCCL_ALGO": "Ring"})],
 )
 def deterministic_mode_needs_nccl_algorithm(view: View, *, given: bool) -> Check:
     """What it checks: `deterministic_mode` with an `NCCL_ALGO` that does not reduce in a fixed order, up to 0.18 also

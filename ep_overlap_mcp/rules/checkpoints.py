@@ -113,6 +113,7 @@ def torch_dcp_needs_torch_fsdp2(view: View) -> Check:
     source=arguments("0.16.1", "837-842"),
     unknown=NOTED,
     about=[SAVE],
+    fixes=[put_paths({INTERVAL: 1000, RETAIN: None}, gives_up="the interval, which is yours to choose")],
 )
 def saving_needs_an_interval(view: View) -> Check:
     """What it checks: `save` without a positive `save_interval`, or a `save_retain_interval` that is no multiple of it.
@@ -167,7 +168,7 @@ def gloo_free_optimizer_needs_distributed_checkpoints(view: View) -> Check:
     enforced=[megatron_lm()],
     source=arguments("0.16.1", "1200-1204"),
     about=[NON_PERSISTENT, "args.replication"],
-    fixes=[put_paths({"args.replication": False}, gives_up="replicated checkpoints")],
+    fixes=[put_paths({NON_PERSISTENT: None, "args.replication": False}, gives_up="local checkpoints")],
 )
 def local_checkpoints_need_a_folder(view: View) -> Check:
     """What it checks: local non-persistent checkpoints without their folder, replication without them, or the type

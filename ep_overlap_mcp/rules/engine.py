@@ -183,16 +183,16 @@ class Rule:
     unknown: UnknownClass = UNDECIDED
     fixes: tuple[Fix, ...] = ()
     about: tuple[str, ...] = ()
-    _in_force: dict[tuple[str, str, str | None], tuple[tuple[Clause, ...], ...]] = field(
+    _in_force: dict[tuple[str, str, str | None], tuple[_Together, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def in_force(self, framework: Framework, release: Release) -> tuple[tuple[Clause, ...], ...]:
+    def in_force(self, framework: Framework, release: Release) -> tuple[_Together, ...]:
         """The clauses that hold there, those of equal severity and parameters together; worked out once."""
         key = (framework, release.core.label, release.bridge)  # strings, which keep their hashes
         groups = self._in_force.get(key)
         if groups is None:
-            groups = self._in_force[key] = _groups(self.clauses, framework, release)
+            groups = self._in_force[key] = _groups(self, framework, release)
         return groups
 
     @property
@@ -267,36 +267,50 @@ def _on_release(rule: Rule, view: View) -> Outcome | None:
     if not groups:
         return None
     if rule.about and not view.states(rule.about):
-        return _met(rule)
+        return groups[0].met
     if len(groups) == 1:
         return _evaluate(rule, view, groups[0])
-    outcomes = [_evaluate(rule, view, clauses) for clauses in groups]
+    outcomes = [_evaluate(rule, view, group) for group in groups]
     order = {"violated": 0, "undecided": 1, "met": 2}
     return min(outcomes, key=lambda o: (order[o.state], _WORST[o.severity]))
 
 
-def _groups(clauses: tuple[Clause, ...], framework: Framework, release: Release) -> tuple[tuple[Clause, ...], ...]:
+@dataclass(frozen=True)
+class _Together:
+    """What clauses of equal severity and parameters have in common, and the outcome where the rule is met."""
+
+    params: Mapping[str, Any]
+    severity: Severity
+    layers: tuple[Layer, ...]
+    met: Outcome
+
+
+def _groups(rule: Rule, framework: Framework, release: Release) -> tuple[_Together, ...]:
     groups: dict[str, list[Clause]] = {}
-    for clause in clauses:
+    for clause in rule.clauses:
         if clause.in_force(framework, release):
             groups.setdefault(repr((clause.severity, clause.params)), []).append(clause)
-    return tuple(tuple(group) for group in groups.values())
+    return tuple(_together(rule, clauses) for clauses in groups.values())
 
 
-def _evaluate(rule: Rule, view: View, clauses: Sequence[Clause]) -> Outcome:
-    view.reads = {}
-    check = rule.function(view, **dict(clauses[0].params))
+def _together(rule: Rule, clauses: Sequence[Clause]) -> _Together:
     severity = clauses[0].severity or rule.severity
     layers = tuple(clause.layer for clause in clauses)
-    reads = view.reads
+    return _Together(dict(clauses[0].params), severity, layers, Outcome(rule, "met", severity, layers=layers))
+
+
+def _evaluate(rule: Rule, view: View, group: _Together) -> Outcome:
+    view.reads = {}
+    check = rule.function(view, **group.params)
+    if check.violated.value is False:
+        return group.met
+    severity, layers, reads = group.severity, group.layers, view.reads
     if check.settings is not None:
         reads = {path: view.effective[path] for path in check.settings}
     if check.violated.value is None:
         return Outcome(
             rule, "undecided", severity, needs=check.violated.needs, why=check.why, layers=layers, reads=reads
         )
-    if not check.violated.value:
-        return Outcome(rule, "met", severity, layers=layers)
     return Outcome(rule, "violated", severity, check.message, check.expected, layers=layers, reads=reads)
 
 

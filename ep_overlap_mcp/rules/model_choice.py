@@ -14,6 +14,16 @@ if TYPE_CHECKING:
 LEGACY = "args.use_legacy_models"
 SQUARED, QUICK, SWIGLU = "args.squared_relu", "args.quick_geglu", "args.swiglu"
 PATTERN = "model.hybrid_layer_pattern"
+_PLACING = tuple(
+    f"model.{name}"
+    for name in (
+        "num_layers_per_virtual_pipeline_stage",
+        "num_virtual_stages_per_pipeline_rank",
+        "pipeline_model_parallel_layout",
+        "account_for_embedding_in_pipeline_split",
+        "account_for_loss_in_pipeline_split",
+    )
+)
 HETEROGENEOUS = ("args.heterogeneous_layers_config_path",)
 
 
@@ -116,6 +126,7 @@ def heterogeneous_layers_exclude_latent_attention(view: View) -> Check:
     enforced=[megatron_lm(">=0.17")],
     source=arguments("0.17.1", "645-686"),
     about=[PATTERN],
+    fixes=[put_paths(dict.fromkeys(_PLACING), gives_up="the placement outside the pattern")],
 )
 def hybrid_pattern_places_its_layers(view: View) -> Check:
     """What it checks: `--hybrid-layer-pattern` with another argument that places layers on pipeline stages.
@@ -126,15 +137,8 @@ def hybrid_pattern_places_its_layers(view: View) -> Check:
 
     Fix: put the stages into the pattern.
     """
-    names = (
-        "num_layers_per_virtual_pipeline_stage",
-        "num_virtual_stages_per_pipeline_rank",
-        "pipeline_model_parallel_layout",
-        "account_for_embedding_in_pipeline_split",
-        "account_for_loss_in_pipeline_split",
-    )
     return violated_by(
-        [(view[f"model.{name}"].on, f"`{name}` is set beside `hybrid_layer_pattern`") for name in names],
+        [(view[path].on, f"`{path.partition('.')[2]}` is set beside `hybrid_layer_pattern`") for path in _PLACING],
         when=view[PATTERN].is_set,
         expected="stages in the pattern alone",
     )

@@ -358,6 +358,7 @@ def fp32_reduction_needs_fp32_main_grads(view: View) -> Check:
     enforced=[megatron_lm()],
     source=arguments("0.16.1", "835-836"),
     about=["optimizer.min_lr"],
+    fixes=[put_paths({"optimizer.min_lr": None}, gives_up="the floor of the learning rate")],
 )
 def min_lr_at_most_lr(view: View) -> Check:
     """What it checks: a smallest learning rate above the largest.

@@ -1,10 +1,21 @@
-"""EPO449-453: how many experts a token takes, and what stands in the way of taking them."""
+"""EPO449-454: how many experts a token takes, and what stands in the way of taking them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.rules.engine import ERROR, NOTED, Fix, megatron_lm, put, rule, run_time, violated, violated_by
+from ep_overlap_mcp.rules.engine import (
+    ERROR,
+    NOTED,
+    Fix,
+    megatron_lm,
+    put,
+    put_paths,
+    rule,
+    run_time,
+    violated,
+    violated_by,
+)
 from ep_overlap_mcp.rules.sources import arguments, megatron
 from ep_overlap_mcp.rules.truth import FALSE
 
@@ -153,6 +164,32 @@ def old_releases_train_experts_in_bf16(view: View) -> Check:
             (view["model.moe_grouped_gemm"].on & view["model.bf16"].off, "`moe_grouped_gemm` without bf16"),
         ],
         expected="bf16 = true",
+    )
+
+
+@rule(
+    "EPO454",
+    "old-releases-build-experts-without-spec",
+    ERROR,
+    enforced=[megatron_lm("<0.16")],
+    source=[arguments("0.14.0", "940-941"), arguments("0.15.3", "1026-1027")],
+    about=["args.spec"],
+    fixes=[put_paths({"args.spec": None}, gives_up="the layers of the specification")],
+)
+def old_releases_build_experts_without_spec(view: View) -> Check:
+    """What it checks: `--spec` in a model with experts, before 0.16.
+
+    Why: Megatron-LM chooses the layers of MoE models itself; it asserts up to 0.15 that no specification is given.
+
+    Example: `--spec local --num-experts 8` on 0.15
+
+    Fix: leave `--spec` out.
+    """
+    spec = view["args.spec"]
+    return violated(
+        spec.on & view[EXPERTS].is_set,
+        f"`spec` is {spec} in a model with experts",
+        expected="spec unset",
     )
 
 

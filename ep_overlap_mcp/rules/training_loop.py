@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.rules.engine import ERROR, NOTED, megatron_lm, put, put_paths, rule, run_time, violated, violated_by
+from ep_overlap_mcp.rules.engine import (
+    ERROR,
+    NOTED,
+    Fix,
+    megatron_lm,
+    put,
+    put_paths,
+    rule,
+    run_time,
+    violated,
+    violated_by,
+)
 from ep_overlap_mcp.rules.sources import arguments, megatron
 from ep_overlap_mcp.rules.truth import FALSE, any_of, derived
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from ep_overlap_mcp.rules.engine import Check
     from ep_overlap_mcp.rules.truth import Truth
     from ep_overlap_mcp.rules.view import View
@@ -36,6 +49,8 @@ _SIZES = tuple(
     )
 )
 
+_RETIRED = ("args.batch_size", "args.warmup", "args.model_parallel_size", "args.checkpoint_activations")
+
 
 @rule(
     "EPO533",
@@ -45,6 +60,7 @@ _SIZES = tuple(
     source=[arguments("0.16.1", "494-500"), megatron("0.16.1", "core/num_microbatches_calculator.py", "338-350")],
     unknown=NOTED,
     about=[MICRO, GLOBAL],
+    fixes=[put_paths({MICRO: 1, GLOBAL: None}, gives_up="the batch sizes, which are yours to choose")],
 )
 def batches_positive(view: View) -> Check:
     """What it checks: a micro batch or a global batch of nothing.
@@ -73,6 +89,7 @@ def batches_positive(view: View) -> Check:
     source=arguments("0.16.1", "829-832"),
     unknown=NOTED,
     about=[POSITIONS],
+    fixes=[Fix(lambda view: _as_long(view), safe=False, gives_up="the number of positions")],  # noqa: PLW0108
 )
 def positions_cover_sequence(view: View) -> Check:
     """What it checks: `max_position_embeddings` below the sequence length.
@@ -190,6 +207,7 @@ def microbatched_inference_needs_pipeline(view: View, *, graphs: bool) -> Check:
     ],
     source=[arguments("0.16.1", "756-783"), arguments("0.17.1", "1045-1074"), arguments("0.18.2", "1225-1252")],
     about=[ITERATIONS, SAMPLES],
+    fixes=[Fix(lambda view: _in_one_measure(view), safe=False, gives_up="the other measure of the training")],  # noqa: PLW0108
 )
 def iterations_or_samples(view: View, *, skipped_passes: bool, ramp_passes: bool) -> Check:
     """What it checks: a training that is measured in iterations and in samples at once, by its length, its learning
@@ -231,6 +249,10 @@ def iterations_or_samples(view: View, *, skipped_passes: bool, ramp_passes: bool
     enforced=[megatron_lm()],
     source=[arguments("0.16.1", "474-487"), arguments("0.16.1", "1052-1056")],
     about=[MOCK, BLEND, *SPLITS, "args.fim_data"],
+    fixes=[
+        put_paths({MOCK: False}, gives_up="mock data"),
+        put_paths(dict.fromkeys((BLEND, *SPLITS)), gives_up="the data that are named"),
+    ],
 )
 def one_source_of_data(view: View) -> Check:
     """What it checks: more than one of `--mock-data`, `--data-path` and the paths by split, a list of paths and a file
@@ -295,7 +317,8 @@ def weight_decay_schedule_fits(view: View) -> Check:
     ERROR,
     enforced=[megatron_lm()],
     source=arguments("0.16.1", "413-428"),
-    about=["args.batch_size", "args.warmup", "args.model_parallel_size", "args.checkpoint_activations"],
+    about=_RETIRED,
+    fixes=[put_paths(dict.fromkeys(_RETIRED), gives_up="what the arguments once set")],
 )
 def retired_argument(view: View) -> Check:
     """What it checks: `--batch-size`, `--warmup`, `--model-parallel-size` or `--checkpoint-activations`.
@@ -324,6 +347,12 @@ def retired_argument(view: View) -> Check:
     enforced=[megatron_lm()],
     source=[arguments("0.16.1", "739"), arguments("0.16.1", "843-844")],
     about=["args.log_memory_interval", "args.num_dataset_builder_threads"],
+    fixes=[
+        put_paths(
+            {"args.log_memory_interval": None, "args.num_dataset_builder_threads": None},
+            gives_up="the log of the memory",
+        )
+    ],
 )
 def intervals_fit(view: View) -> Check:
     """What it checks: `log_memory_interval` that is no multiple of `log_interval`, or no thread for the data sets.
@@ -353,6 +382,7 @@ def intervals_fit(view: View) -> Check:
     source=[arguments("0.16.1", "314-320"), megatron("0.16.1", "core/parallel_state.py", "736-745")],
     unknown=NOTED,
     about=_SIZES,
+    fixes=[Fix(lambda view: _of_one(view), safe=False, gives_up="the size, which is yours to choose")],  # noqa: PLW0108
 )
 def sizes_positive(view: View) -> Check:
     """What it checks: a parallel size, a number of layers, heads or layers a virtual stage below 1.
@@ -376,7 +406,8 @@ def sizes_positive(view: View) -> Check:
     enforced=[megatron_lm(">=0.18")],
     source=[arguments("0.18.2", "704-711"), arguments("main", "706-719")],
     unknown=NOTED,
-    about=[EVAL_MICRO, EVAL_GLOBAL],
+    about=[EVAL_MICRO, EVAL_GLOBAL, "train.rampup_batch_size"],
+    fixes=[put_paths({EVAL_MICRO: None, EVAL_GLOBAL: None}, gives_up="batches of the evaluation's own")],
 )
 def evaluation_batch_divides(view: View) -> Check:
     """What it checks: an evaluation batch that does not divide into whole microbatches on the data-parallel ranks.
@@ -405,6 +436,7 @@ def evaluation_batch_divides(view: View) -> Check:
     enforced=[megatron_lm(">=0.18")],
     source=arguments("0.18.2", "694-700"),
     about=["args.step_batch_size_schedule"],
+    fixes=[put_paths({"args.step_batch_size_schedule": None}, gives_up="the schedule of the batch")],
 )
 def one_global_batch(view: View) -> Check:
     """What it checks: `--step-batch-size-schedule` with `--global-batch-size`.
@@ -430,6 +462,7 @@ def one_global_batch(view: View) -> Check:
     enforced=[megatron_lm()],
     source=[arguments("0.16.1", "786-794"), arguments("0.16.1", "822-828")],
     about=["args.encoder_num_layers", "args.encoder_seq_length"],
+    fixes=[put_paths({"args.encoder_num_layers": None, "args.encoder_seq_length": None})],
 )
 def encoder_sizes_repeat(view: View) -> Check:
     """What it checks: `--encoder-num-layers` beside `--num-layers`, or `--encoder-seq-length` beside `--seq-length`.
@@ -461,3 +494,24 @@ def _product(levels: object) -> int:
     for level in levels if isinstance(levels, list) else [levels]:
         product *= int(level) if isinstance(level, (int, float)) else 0
     return product
+
+
+def _as_long(view: View) -> Iterable[Mapping[str, int]]:
+    """As many positions as the sequence is long."""
+    if (length := view.effective[LENGTH].value) and isinstance(length, int):
+        yield {POSITIONS: length}
+
+
+def _of_one(view: View) -> Iterable[Mapping[str, int | None]]:
+    """The parallel sizes that are no size at 1; a model of no layers has no remedy."""
+    below = [path for path in _SIZES if isinstance(size := view.effective[path].value, int) and size <= 0]
+    if below and all(path.endswith("parallel_size") for path in below):
+        yield dict.fromkeys(below, 1)
+
+
+def _in_one_measure(view: View) -> Iterable[Mapping[str, None]]:
+    """Without what is measured the other way: in samples where iterations are given, else in iterations."""
+    by_samples = (SAMPLES, "args.lr_decay_samples", "args.lr_warmup_samples", "train.rampup_batch_size")
+    by_iterations = (ITERATIONS, "args.lr_decay_iters", "args.lr_warmup_iters")
+    others = by_samples if view.effective[ITERATIONS].value else by_iterations
+    yield {path: None for path in (*others, "args.lr_warmup_fraction") if view.effective[path].written}

@@ -177,7 +177,7 @@ def test_a_variable_that_serves_one_flag_is_changed_where_it_is_set(tmp_path: Pa
 def test_a_variable_with_other_uses_stays_and_the_flag_gets_the_value(tmp_path: Path) -> None:
     """A directory named after the dispatcher keeps its name."""
     flags = (
-        "--tensorboard-dir logs/$DISPATCHER",
+        "--save ckpt/$DISPATCHER --save-interval 100",
         "--expert-model-parallel-size 4",
         "--moe-token-dispatcher-type ${DISPATCHER}",
     )

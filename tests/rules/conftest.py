@@ -101,6 +101,22 @@ def asked() -> Callable[..., Request]:
 
 
 @pytest.fixture
+def states_after_fixes() -> Callable[..., list[str]]:
+    """`states_after_fixes("needs-experts", {...}, stack=...)`: the rule's state after each of its fixes."""
+
+    def states(rule: str, settings: dict[str, Any], **given: Any) -> list[str]:
+        known = find_rule(rule)
+        assert known is not None, f"no rule {rule}"
+        request = request_of(settings, **given)
+        view = View(request, request.releases()[0])
+        fixed = [request.with_settings(c, "a fix") for fix in known.fixes for c in fix.options(view)]
+        outcomes = [judge(known, [View(f, release) for release in f.releases()]) for f in fixed]
+        return [outcome.state if outcome else "not enforced" for outcome in outcomes]
+
+    return states
+
+
+@pytest.fixture
 def cured() -> Callable[..., str]:
     """`cured("needs-experts", {...}, stack=...)` is the rule's state after its first fix, or `no fix`."""
 
