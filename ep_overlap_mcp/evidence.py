@@ -1,4 +1,4 @@
-"""Published measurements of EP overlap, on against off with everything else equal: the rows of `evidence.json`."""
+"""What is published about EP overlap and dispatchers, a row of `evidence.json` each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Measurement:
-    """One published A/B. `off` and `on` are in `unit`; `gain` is the speed-up, above 1 where overlap is faster."""
+    """One published A/B of overlap, all else equal, or a published choice that nothing measured stands behind.
+
+    `off` and `on` are in `unit`, `gain` is the speed-up, above 1 where overlap is faster; None: not measured. Gains
+    compare overlap off and on; what compares dispatchers is `on`.
+    """
 
     model: str
     hardware: str
@@ -20,15 +24,16 @@ class Measurement:
     backend: str | None
     note: str
     unit: str
-    off: float
-    on: float
-    gain: float
+    off: float | None
+    on: float | None
+    gain: float | None
     source: str
 
     def __str__(self) -> str:
         way = self.backend or self.dispatcher
         where = f"{self.hardware}, EP {self.expert_model_parallel_size}, {way}"
-        return f"{self.model} on {where}: {self.gain}x ({self.source})"
+        measured = f"{self.off} to {self.on} {self.unit} with overlap, {self.gain}x"
+        return f"{self.model} on {where}: {self.note if self.gain is None else measured} ({self.source})"
 
 
 @lru_cache(maxsize=1)
@@ -43,8 +48,12 @@ def evidence_markdown() -> str:
     head = "| model | hardware | EP | dispatcher | off | on | gain | note | source |\n"
     head += "|---|---|--:|---|--:|--:|--:|---|---|\n"
     rows = [
-        f"| {m.model} | {m.hardware} | {m.expert_model_parallel_size} | {m.backend or m.dispatcher} | {m.off} {m.unit} "
-        f"| {m.on} {m.unit} | {m.gain} | {m.note} | {m.source} |"
+        f"| {m.model} | {m.hardware} | {m.expert_model_parallel_size} | {m.backend or m.dispatcher} "
+        f"| {_in(m.off, m.unit)} | {_in(m.on, m.unit)} | {_in(m.gain)} | {m.note} | {m.source} |"
         for m in measurements()
     ]
     return head + "\n".join(rows) + "\n"
+
+
+def _in(value: float | None, unit: str = "") -> str:
+    return "not measured" if value is None else f"{value} {unit}".strip()
