@@ -207,11 +207,11 @@ def _summary(run: Run, worst: VariantAnswers, failure: Failure | None) -> str:
 
 def _next(run: Run, worst: VariantAnswers) -> str:
     if run.open:
-        return f'call get_smoke_run(run_id="{run.id}", wait_s=25) again'
+        return f'call get_smoke_run(id="{run.id}", wait_s=25) until it has ended'
     if run.status == "cancelled":
         return "start it again when it is wanted"
     if run.status in ("failed", "lost"):
-        return f"read failure, then {run.id}'s log and stacks; diagnose_run takes the log"
+        return f'read failure, then the log and the stacks in logs; diagnose_run(smoke_runs=["{run.id}"]) ranks causes'
     if worst.overlap_ran.verdict != "yes":
         return "overlap did not show: do not enable it on this evidence; read overlap_ran.evidence"
     if worst.numerics.verdict != "unchanged":

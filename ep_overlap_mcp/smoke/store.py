@@ -210,7 +210,8 @@ class Store:
         run = holders[0]
         return (
             f"the {_shown(device_set)} is busy: smoke run {run.id} holds it for {run.elapsed_s:.0f} s of at most"
-            f" {run.limit_s:.0f} s. Follow it with get_smoke_run, end it with cancel_smoke_run, or wait"
+            f' {run.limit_s:.0f} s. Follow it with get_smoke_run(id="{run.id}"), end it with'
+            f' cancel_smoke_run(id="{run.id}"), or wait'
         )
 
     def _select(self, clause: str, *values: Any) -> list[Run]:
