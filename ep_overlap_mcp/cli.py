@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Refusal as problem:
         print(f"{PROGRAM}: {for_people(str(problem))}", file=sys.stderr)  # noqa: T201
         return BAD_INPUT
-    except KeyboardInterrupt:
-        print(f"{PROGRAM}: interrupted", file=sys.stderr)  # noqa: T201
+    except KeyboardInterrupt as problem:
+        print(f"{PROGRAM}: {str(problem) or 'interrupted'}", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
 
 

@@ -462,7 +462,7 @@ def _annotations(kind: Kind) -> ToolAnnotations:
 class _StrictTool(Tool):
     """Says what is wrong with its arguments in its own words, not in those of the library that finds it."""
 
-    async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:  # noqa: FBT001, FBT002 - the SDK's
+    async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:  # noqa: FBT001 - the SDK's
         from ep_overlap_mcp.arguments import told
 
         try:

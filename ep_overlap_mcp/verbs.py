@@ -37,7 +37,8 @@ class Question:
     """A configuration and what is known around it, as a caller gives it.
 
     `files` are read in order, later ones winning; `text` is a configuration given inline, in any dialect;
-    `overrides` are `path=value` statements on top, `overrides_are` what the caller knows them as; `select` picks one of several configurations in a file.
+    `overrides` are `path=value` statements on top, `overrides_are` what the caller knows them as; `select` picks one of
+    several configurations in a file.
     """
 
     files: tuple[Path, ...] = ()

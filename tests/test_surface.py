@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import shlex
@@ -18,6 +17,7 @@ from ep_overlap_mcp.server import build_server
 from ep_overlap_mcp.surface import COMMANDS, PROGRAM, everywhere, for_agents, for_people
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
 PACKAGE = Path(cli.__file__).parent
@@ -71,7 +71,7 @@ def test_people_are_told_no_tools_and_commands_that_parse() -> None:
 
 def _parse(words: str) -> argparse.Namespace:
     """The command line, with FILE for the files that a message leaves open."""
-    verb = words.split()[0]
+    verb = words.split(maxsplit=1)[0]
     files = {"check": "FILE", "propose": "FILE", "conflicts": "FILE", "profile": "FILE"}.get(verb, "")
     missing = "FILE" if words.startswith("smoke run") else files if len(words.split()) == 1 else ""
     return cli._parser().parse_args(shlex.split(f"{words} {missing}"))

@@ -135,6 +135,11 @@ class Store:
         """Runs, the newest first."""
         return self._select("order by created desc limit ?", most)
 
+    def count(self) -> int:
+        """How many runs are kept."""
+        with self._database() as database:
+            return int(database.execute("select count(*) from runs").fetchone()[0])
+
     def open_runs(self) -> list[Run]:
         """Runs that have not ended."""
         return self._select("where status in ('queued', 'running')")
