@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
         print_results([plan.shown], options.format)
         return 0
     if options.format == "text":
-        print_results([plan.shown], "text")
+        print_results([plan.shown.model_copy(update={"next": "it is started now"})], "text")
     if options.detach:
         print_results([_added(smoke.start(plan), plan, options.format)], options.format)
         return 0

@@ -14,6 +14,7 @@ import pytest
 from stand_in_runs import processes_left, stand_in_torch, until
 
 from ep_overlap_mcp import smoke
+from ep_overlap_mcp.cli import main
 from ep_overlap_mcp.smoke.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process trees are read from /proc")
@@ -104,6 +105,24 @@ def test_an_interrupt_while_it_plans_is_one_line(command):
     assert Store().all() == []
 
 
+def test_an_error_is_a_line_on_stderr_in_every_format(capsys):
+    """As with all other verbs: exit code 2, nothing on stdout, the command line's own words."""
+    for words in (["status", "nope"], ["cancel", "nope"], ["report", "nope"], ["list", "--most", "0"]):
+        assert main(["smoke", *words, "--format", "json"]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith("ep-overlap-mcp: ")
+
+
+def test_a_busy_machine_is_told_in_commands(command, capsys):
+    """Who comes second can follow or end the first as it is told."""
+    run_id = first_id(command("run", "smoke", "run", "FILE"))
+    _, err = command("run", "smoke", "run", "FILE").communicate(timeout=20)
+    assert f"Follow it with `ep-overlap-mcp smoke status {run_id}`, end it with `ep-overlap-mcp smoke cancel" in err
+    assert main(["smoke", "cancel", run_id]) == 0
+    assert f"{run_id} cancelled" in capsys.readouterr().out
+
+
 def test_a_detached_run_outlives_its_command(command):
     """It says the id and how to follow it in commands that exist."""
     process = command("finish", "smoke", "run", "FILE", "--detach")
@@ -119,6 +138,7 @@ def test_the_plan_is_printed_once(command):
     """Before the start; the answer adds what the run adds."""
     out, _ = command("finish", "smoke", "run", "FILE").communicate(timeout=30)
     assert out.count("planned\n") == 1
+    assert "  next: it is started now\n" in out
     assert len(re.findall(r"^smoke-\S+ done: ", out, re.MULTILINE)) == 1
     assert out.count("  kept:") <= 1
 
