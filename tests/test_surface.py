@@ -117,3 +117,12 @@ def test_an_answer_keeps_its_keys() -> None:
     """Only texts are told anew, wherever they stand."""
     answer: dict[str, Any] = {"dry_run": ["without dry_run", 1, None, {"next": "force=true"}]}
     assert everywhere(for_people, answer) == {"dry_run": ["without --dry-run", 1, None, {"next": "--force"}]}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values())
+@pytest.mark.usefixtures("capsys")
+def test_every_tool_has_a_command(command: str) -> None:
+    """Its verb and its action are there."""
+    with pytest.raises(SystemExit) as asked:
+        cli._parser().parse_args([*command.removesuffix(" ID").split(), "--help"])
+    assert asked.value.code == 0
