@@ -1,6 +1,6 @@
 """The command line: the same verbs as the tools, for people and CI.
 
-Exit codes: 0 valid, 1 invalid, 2 bad usage or unreadable input, 3 undetermined.
+Exit codes: 0 valid, 1 invalid, 2 bad usage or unreadable input, 3 undetermined, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from ep_overlap_mcp import __version__
 from ep_overlap_mcp.refusal import Refusal
+from ep_overlap_mcp.surface import PROGRAM, for_people
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BAD_INPUT = 2
+INTERRUPTED = 130  # 128 and the number of SIGINT, as shells say it
 VERBS = (
     "serve",
     "check",
@@ -41,8 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except Refusal as problem:
-        print(f"ep-overlap-mcp: {problem}", file=sys.stderr)  # noqa: T201
+        print(f"{PROGRAM}: {for_people(str(problem))}", file=sys.stderr)  # noqa: T201
         return BAD_INPUT
+    except KeyboardInterrupt as problem:
+        print(f"{PROGRAM}: {str(problem) or 'interrupted'}", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:

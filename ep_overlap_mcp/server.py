@@ -17,13 +17,14 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from ep_overlap_mcp import __version__, access, verbs
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.reports.brief import brief, without_empty
 from ep_overlap_mcp.results.base import Result  # noqa: TC001 - the SDK reads the annotations
 from ep_overlap_mcp.settings.request import Assume
+from ep_overlap_mcp.surface import everywhere, for_agents
 
 if TYPE_CHECKING:
     from mcp.server.auth.settings import AuthSettings
@@ -377,6 +378,7 @@ def _question(
         files=tuple(Path(name) for name in files or ()),
         text=json.dumps(config, indent=1) if isinstance(config, dict) else config,
         overrides=verbs.as_overrides(settings or {}),
+        overrides_are="settings",
         assume=assume,
         stack=stack,
         gpu=gpu,
@@ -423,7 +425,7 @@ def _answering(function: Callable[..., Sequence[Result]]) -> Callable[..., CallT
         try:
             results = function(**arguments)
         except Refusal as problem:
-            raise ToolError(str(problem)) from problem
+            raise ToolError(for_agents(str(problem))) from problem
         return _answer(results, full=arguments.get("detail") == "full")
 
     # Evaluated once: the SDK would evaluate the strings again for every look at them.
@@ -438,7 +440,7 @@ def _answer(results: Sequence[Result], *, full: bool) -> CallToolResult:
 
     objects = [without_empty(r.model_dump(mode="json")) if full else brief(r) for r in results]
     structured = objects[0] if len(objects) == 1 else _several(results, objects)
-    text = as_text(results)
+    structured, text = everywhere(for_agents, structured), for_agents(as_text(results))
     if not full and len(text) > 3500:
         text = text[:3500].rsplit("\n", 1)[0] + '\n… cut; ask again with detail="full"'
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
@@ -457,9 +459,22 @@ def _annotations(kind: Kind) -> ToolAnnotations:
     )
 
 
+class _StrictTool(Tool):
+    """Says what is wrong with its arguments in its own words, not in those of the library that finds it."""
+
+    async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:  # noqa: FBT001 - the SDK's
+        from ep_overlap_mcp.arguments import told
+
+        try:
+            self.fn_metadata.validate_arguments(arguments)
+        except ValidationError as problem:
+            raise ToolError(f"{self.name}: {told(problem, self.parameters)}") from problem
+        return await super().run(arguments, context, convert_result)
+
+
 def _strict_tool(function: Callable[..., Sequence[Result]], kind: Kind) -> Tool:
     """A tool that refuses unknown arguments by name and whose schema carries no titles."""
-    made = Tool.from_function(
+    made = _StrictTool.from_function(
         _answering(function),
         annotations=_annotations(kind),
         description=inspect.cleandoc(function.__doc__ or ""),

@@ -37,12 +37,14 @@ class Question:
     """A configuration and what is known around it, as a caller gives it.
 
     `files` are read in order, later ones winning; `text` is a configuration given inline, in any dialect;
-    `overrides` are `path=value` statements on top; `select` picks one of several configurations in a file.
+    `overrides` are `path=value` statements on top, `overrides_are` what the caller knows them as; `select` picks one of
+    several configurations in a file.
     """
 
     files: tuple[Path, ...] = ()
     text: str | None = None
     overrides: tuple[str, ...] = ()
+    overrides_are: str = "--set"
     assume: Assume | None = None
     stack: str = ""
     gpu: str | None = None
@@ -211,7 +213,7 @@ def plan_smoke_run(question: Question, options: SmokeOptions, environment: Train
     asked = requests(question, environment)
     if len(asked) != 1:
         names = ", ".join(request.name or "?" for request in asked)
-        raise UsageError(f"the file holds several configurations ({names}); pick one with select")
+        raise UsageError(f"the file holds several configurations ({names}); pick one with --select NAME")
     return smoke.plan(asked[0], environment, options)
 
 
@@ -240,7 +242,7 @@ def requests(question: Question, environment: TrainingEnvironment | None = None)
     return [
         build_request(
             readings,
-            overrides=_overrides(question.overrides),
+            overrides=_overrides(question),
             stack=stack,
             assume=question.assume,
             gpu=question.gpu,
@@ -306,10 +308,10 @@ def _texts(question: Question) -> dict[str, str]:
     return texts if question.text is None else {**texts, INLINE: question.text}
 
 
-def _overrides(statements: Sequence[str]) -> list[Assignment]:
+def _overrides(question: Question) -> list[Assignment]:
     from ep_overlap_mcp.sources import parse_set
 
-    return [parse_set(statement) for statement in statements]
+    return [parse_set(statement, question.overrides_are) for statement in question.overrides]
 
 
 def _check_hardware(question: Question) -> None:

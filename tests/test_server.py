@@ -102,6 +102,43 @@ async def test_bad_arguments_are_refused_by_name(
     assert told in result.content[0].text
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "told"),
+    [
+        (
+            "get_smoke_run",
+            {"run_id": "smoke-1"},
+            "the argument `id` is missing; there is no argument `run_id`; it takes",
+        ),
+        ("get_smoke_run", {"id": "smoke-1", "wait_s": 60}, "`wait_s` is 60; it takes less than or equal to 25"),
+        ("start_smoke_run", {"pairs": "many"}, "`pairs` is 'many'; it takes a valid integer"),
+        ("start_smoke_run", {"engine": "cpu"}, "`engine` is 'cpu'; it takes 'gloo-cpu', 'gloo-gpu' or 'nccl-gpu'"),
+        (
+            "start_smoke_run",
+            {"variants": ["foo"]},
+            "`variants.0` is 'foo'; it takes 'overlap' or 'overlap_delay_wgrad'",
+        ),
+        ("start_smoke_run", {"config": 7}, "`config` is 7; it takes a valid string or a valid dictionary"),
+        ("cancel_smoke_run", {"id": "x" * 10, "detail": {"a": "b" * 900}}, "…; it takes 'short' or 'full'"),
+        (
+            "check_overlap_config",
+            {"config": VALID, "settings": {"model.num_layers": "many"}},
+            "settings model.num_layers",
+        ),
+        ("check_overlap_config", {"config": VALID, "gpu": "H1"}, " gpu `H1` is not known"),
+    ],
+)
+async def test_wrong_arguments_are_told_in_a_sentence(tool: str, arguments: dict[str, Any], told: str) -> None:
+    """One clear sentence in the tool's own words: no library's text, no address, no option of the command line."""
+    async with Client(build_server()) as client:
+        result = await client.call_tool(tool, arguments)
+    said = result.content[0].text
+    assert result.is_error
+    assert told in said
+    assert [word for word in ("pydantic", "http", "validation error", "\n", "--") if word in said] == []
+    assert len(said) < 400
+
+
 async def test_default_answers_fit_an_agent_context(client: Client) -> None:
     """A configuration with many violations still answers in about 4 KB, counts what it cut and says how to get it."""
     bad = {

@@ -90,7 +90,9 @@ def exit_code(results: Sequence[CheckResult]) -> int:
 
 
 def print_results(results: Sequence[Result], form: str) -> None:
-    """As text, in colour on a terminal, or as JSON."""
+    """As text, in colour on a terminal, or as JSON, in the words of the command line."""
+    from ep_overlap_mcp.surface import for_people
+
     if form == "json":
         from ep_overlap_mcp.reports.json_text import as_json
 
@@ -99,7 +101,7 @@ def print_results(results: Sequence[Result], form: str) -> None:
     from ep_overlap_mcp.reports.text import as_text
 
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    write(as_text(results, color=color))
+    write(for_people(as_text(results, color=color)))
 
 
 def write(text: str) -> None:

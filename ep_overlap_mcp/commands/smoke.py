@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.commands import smoke_sweep
 from ep_overlap_mcp.commands.common import add_question, print_results, question_of, training_environment
+from ep_overlap_mcp.commands.interrupts import Interrupts
 
 if TYPE_CHECKING:
     import argparse
 
     from ep_overlap_mcp.commands.common import Verbs
     from ep_overlap_mcp.results.smoke import SmokeResult
+    from ep_overlap_mcp.smoke.planning import SmokePlan
 
 _POLL_S = 1.0
 
@@ -45,7 +47,9 @@ def add(verbs: Verbs) -> None:
         action.add_argument("id", metavar="ID")
         _end(action, function)
     smoke_sweep.add(actions)
-    _end(actions.add_parser("list", help="the runs of this host, the newest first"), _list)
+    runs = actions.add_parser("list", help="the runs of this host, the newest first")
+    runs.add_argument("--most", type=int, default=20, metavar="N", help="list so many of them (default: %(default)s)")
+    _end(runs, _list)
 
 
 def _end(parser: argparse.ArgumentParser, function: object) -> None:
@@ -75,32 +79,43 @@ def _run(options: argparse.Namespace) -> int:
         print_results([plan.shown], options.format)
         return 0
     if options.format == "text":
-        print_results([plan.shown], "text")
-    result = smoke.start(plan)
-    if not options.detach:
-        result = _followed(result)
-    print_results([result], options.format)
-    return _exit_code(result)
+        print_results([plan.shown.model_copy(update={"next": "it is started now"})], "text")
+    if options.detach:
+        print_results([_added(smoke.start(plan), plan, options.format)], options.format)
+        return 0
+    with Interrupts() as interrupts:
+        result = smoke.start(plan)
+        print(f"{result.id} started; it ends with this command, or with `smoke cancel {result.id}`", file=sys.stderr)  # noqa: T201
+        result = _followed(result, interrupts)
+    print_results([_added(result, plan, options.format)], options.format)
+    return interrupts.exit_code if interrupts.asked and result.status == "cancelled" else _exit_code(result)
 
 
-def _followed(result: SmokeResult) -> SmokeResult:
-    """Wait for the end with a bar; an interrupt cancels the run."""
+def _added(result: SmokeResult, plan: SmokePlan, form: str) -> SmokeResult:
+    """For people, who have just read the plan, what the run adds to it; all for programs."""
+    from ep_overlap_mcp.smoke.answering import beyond_plan
+
+    return beyond_plan(result, plan.shown.plan) if form == "text" else result
+
+
+def _followed(result: SmokeResult, interrupts: Interrupts) -> SmokeResult:
+    """Wait for the end with a bar; whoever interrupts cancels the run."""
     from rich.console import Console
     from rich.progress import Progress
 
     from ep_overlap_mcp import smoke
 
     begun = time.monotonic()
-    try:
-        with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-            task = bar.add_task("starting", total=None)
-            while result.status in ("queued", "running"):
-                result = smoke.get(result.id, _POLL_S)
-                done = time.monotonic() - begun
-                total = done + result.eta_s if result.eta_s is not None else None
-                bar.update(task, description=result.progress, completed=done, total=total)
-    except KeyboardInterrupt:
-        return smoke.cancel(result.id)
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("starting", total=None)
+        while result.status in ("queued", "running"):
+            if interrupts.asked:
+                bar.update(task, description="cancelling", total=None)
+                return smoke.cancel(result.id)
+            result = smoke.get(result.id, _POLL_S)
+            done = time.monotonic() - begun
+            total = done + result.eta_s if result.eta_s is not None else None
+            bar.update(task, description=result.progress, completed=done, total=total)
     return result
 
 
@@ -138,6 +153,9 @@ def _report(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     from ep_overlap_mcp import smoke
+    from ep_overlap_mcp.verbs import UsageError
 
-    print_results([smoke.list_runs()], options.format)
+    if options.most < 1:
+        raise UsageError(f"--most is {options.most}; it takes a positive number")
+    print_results([smoke.list_runs(options.most)], options.format)
     return 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.commands.common import add_question, print_results, question_of, training_environment
+from ep_overlap_mcp.commands.interrupts import Interrupts
 
 if TYPE_CHECKING:
     import argparse
@@ -39,7 +40,10 @@ def add(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the action; 0 when every point was sound, 1 when one was not, 3 when one could not show it."""
+    """Run the action; 0 when every point was sound, 1 when one was not, 3 when one could not show it.
+
+    Interrupted, it cancels what runs here and says as shells do which signal it was; --resume goes on.
+    """
     from ep_overlap_mcp.smoke import sweep
     from ep_overlap_mcp.verbs import UsageError
 
@@ -51,15 +55,21 @@ def run(options: argparse.Namespace) -> int:
     found = sweep.result(sweep_id)
     _write_page(found, page)
     if not options.dry_run:
-        print(f"sweep {sweep_id}; go on after an interruption with --resume", file=sys.stderr)  # noqa: T201
-        found = sweep.go_on(sweep_id, lambda so_far: _show_progress(so_far, page))
+        print(f"sweep {sweep_id}; after an interruption `smoke sweep --resume {sweep_id}` goes on", file=sys.stderr)  # noqa: T201
+        with Interrupts() as interrupts:
+            found = sweep.go_on(sweep_id, lambda so_far: _show_progress(so_far, page), lambda: interrupts.asked)
         _write_page(found, page)
+        print_results([found], options.format)
+        return interrupts.exit_code if interrupts.asked else _exit_code(found)
     print_results([found], options.format)
-    return 0 if options.dry_run else _exit_code(found)
+    return 0
 
 
 def axes_of(statements: list[str]) -> dict[str, list[str]]:
-    """`path=a,b` -> the values; commas within brackets belong to a value."""
+    """`path=a,b` -> the values, each once; commas within brackets belong to a value.
+
+    UsageError for what is no setting and no variant, and for values that the setting refuses: no point could run.
+    """
     from ep_overlap_mcp.verbs import UsageError
 
     axes: dict[str, list[str]] = {}
@@ -67,8 +77,26 @@ def axes_of(statements: list[str]) -> dict[str, list[str]]:
         path, equals, values = statement.partition("=")
         if not equals or not values or path in axes:
             raise UsageError(f"--vary `{statement}`: give each path once, as PATH=A,B")
-        axes[path] = [value.strip() for value in re.split(r",(?![^\[]*\])", values)]
+        axes[path] = _distinct(path, [value.strip() for value in re.split(r",(?![^\[]*\])", values)])
     return axes
+
+
+def _distinct(path: str, values: list[str]) -> list[str]:
+    """The values that differ in what they mean, as they are written."""
+    from ep_overlap_mcp.smoke.options import VARIANTS
+    from ep_overlap_mcp.smoke.sweep import VARIANT
+    from ep_overlap_mcp.sources import parse_set
+    from ep_overlap_mcp.verbs import UsageError
+
+    if path == VARIANT:
+        for value in values:
+            if value not in VARIANTS:
+                raise UsageError(f"--vary {VARIANT}: `{value}` is none of {', '.join(VARIANTS)}")
+        return list(dict.fromkeys(values))
+    meant: dict[str, str] = {}
+    for value in values:
+        meant.setdefault(repr(parse_set(f"{path}={value}", "--vary").value), value)
+    return list(meant.values())
 
 
 def _created(options: argparse.Namespace) -> str:
@@ -77,7 +105,7 @@ def _created(options: argparse.Namespace) -> str:
     from ep_overlap_mcp.smoke.options import SmokeOptions
     from ep_overlap_mcp.verbs import plan_smoke_run
 
-    question = question_of(options)
+    axes, question = axes_of(options.vary), question_of(options)
     chosen = SmokeOptions(pairs=options.pairs, limit_s=options.limit, ranks=options.ranks)
     with training_environment(options.python or sys.executable) as environment:
         assert environment is not None  # noqa: S101 - a Python was named
@@ -88,7 +116,7 @@ def _created(options: argparse.Namespace) -> str:
             asked = replace(question, overrides=(*question.overrides, *varied))
             return plan_smoke_run(asked, _with_variant(chosen, settings.get(sweep.VARIANT)), environment)
 
-        return sweep.create(axes_of(options.vary), plan, Refusal)
+        return sweep.create(axes, plan, Refusal)
 
 
 def _with_variant(options: SmokeOptions, variant: str | None) -> SmokeOptions:

@@ -97,8 +97,10 @@ def list_runs(most: int = 20) -> SmokeList:
                 summary=answer.summary,
             )
         )
-    count = sum(line.status in ("queued", "running") for line in lines)
-    return SmokeList(summary=f"{len(lines)} smoke runs in {store.folder}, {count} running.", runs=lines)
+    kept, running = store.count(), len(store.open_runs())
+    shown = f"{kept}" if len(lines) == kept else f"{len(lines)} of {kept}"
+    more = "" if len(lines) == kept else f" `smoke list --most {kept}` shows all."
+    return SmokeList(summary=f"{shown} smoke runs in {store.folder}, {running} running.{more}", runs=lines)
 
 
 def end_all_jobs() -> None:

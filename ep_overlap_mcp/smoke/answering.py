@@ -17,6 +17,7 @@ from ep_overlap_mcp.smoke.asked import Asked, part, rows
 from ep_overlap_mcp.smoke.failure import failure_of
 from ep_overlap_mcp.smoke.nodes import hidden, overlap_ran
 from ep_overlap_mcp.smoke.numerics import numerics
+from ep_overlap_mcp.smoke.rounding import with_rounding, within_rounding
 from ep_overlap_mcp.smoke.run_folder import read_json, tail
 from ep_overlap_mcp.smoke.speed import ratios, speed
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 # How much of a run each phase takes, for the time to go: measured on two CPU ranks
 SHARES = {"import": 0.4, "build": 0.05, "parity": 0.2, "timing": 0.3, "profile": 0.03, "gather": 0.02, "done": 0.0}
+_GROWS = ("emulated", "not_tested")  # lists of a plan that the run itself adds to
 _WORST_OVERLAP = ("no", "unknown", "yes")
 _WORST_NUMERICS = ("changed", "unknown", "unchanged")
 
@@ -38,10 +40,10 @@ def smoke_result(run: Run, folder: RunFolder) -> SmokeResult:
     """Where the run stands. Only a run whose supervisor saw it end well is judged by its evidence."""
     evidence = _evidence(run, folder)
     asked = Asked.of_plan(run.plan)
-    answers = {variant: _answers(evidence, asked, variant) for variant in asked.variants}
+    plan = _plan(run, evidence)
+    answers = {variant: _answers(evidence, asked, variant, plan) for variant in asked.variants}
     worst = _worst(answers.values())
     failure = failure_of(run, folder)
-    plan = _plan(run, evidence)
     if failure is not None or worst.numerics.verdict == "changed":
         failure, worst = _with_findings(run, failure, worst)
     return SmokeResult(
@@ -65,8 +67,15 @@ def smoke_result(run: Run, folder: RunFolder) -> SmokeResult:
         hidden=hidden(evidence, asked, asked.variants[-1]),
         failure=failure,
         logs=str(folder.path),
-        next=_next(run, worst),
+        next=_next(run, worst, evidence),
     )
+
+
+def beyond_plan(result: SmokeResult, told: Plan) -> SmokeResult:
+    """The result with what its plan holds beyond the one that has been told already."""
+    new = {name: [t for t in getattr(result.plan, name) if t not in getattr(told, name)] for name in _GROWS}
+    plan = result.plan.model_copy(update={"kept": {}, "reduced": [], **new})
+    return result.model_copy(update={"plan": plan, "emulated": new["emulated"]})
 
 
 def smoke_report(run: Run, folder: RunFolder) -> SmokeReport:
@@ -97,10 +106,10 @@ def _evidence(run: Run, folder: RunFolder) -> Evidence | None:
     return found if run.status == "done" else {**found, "status": "failed"}
 
 
-def _answers(evidence: Evidence | None, asked: Asked, variant: str) -> VariantAnswers:
+def _answers(evidence: Evidence | None, asked: Asked, variant: str, plan: Plan) -> VariantAnswers:
     return VariantAnswers(
         overlap_ran=overlap_ran(evidence, asked, variant),
-        numerics=numerics(evidence, asked, variant),
+        numerics=with_rounding(numerics(evidence, asked, variant), evidence, variant, plan),
         speed=speed(evidence, asked, variant),
     )
 
@@ -128,8 +137,7 @@ def _plan(run: Run, evidence: Evidence | None) -> Plan:
     """The plan, with what the run itself said it emulated and did not test."""
     plan = Plan.model_validate(run.plan["plan"])
     merged = {
-        name: list(dict.fromkeys([*getattr(plan, name), *map(str, part(evidence, name) or [])]))
-        for name in ("emulated", "not_tested")
+        name: list(dict.fromkeys([*getattr(plan, name), *map(str, part(evidence, name) or [])])) for name in _GROWS
     }
     return plan.model_copy(update=merged)
 
@@ -205,15 +213,20 @@ def _summary(run: Run, worst: VariantAnswers, failure: Failure | None) -> str:
     )
 
 
-def _next(run: Run, worst: VariantAnswers) -> str:
+def _next(run: Run, worst: VariantAnswers, evidence: Evidence | None) -> str:
     if run.open:
-        return f'call get_smoke_run(run_id="{run.id}", wait_s=25) again'
+        return f'call get_smoke_run(id="{run.id}", wait_s=25) until it has ended'
     if run.status == "cancelled":
         return "start it again when it is wanted"
     if run.status in ("failed", "lost"):
-        return f"read failure, then {run.id}'s log and stacks; diagnose_run takes the log"
+        return f'read failure, then the log and the stacks in logs; diagnose_run(smoke_runs=["{run.id}"]) ranks causes'
     if worst.overlap_ran.verdict != "yes":
         return "overlap did not show: do not enable it on this evidence; read overlap_ran.evidence"
+    if worst.numerics.verdict == "changed" and within_rounding(evidence):
+        return (
+            "do not enable overlap on this evidence: the numbers differ within rounding, and numerics.evidence says"
+            " what decides"
+        )
     if worst.numerics.verdict != "unchanged":
         return "do not enable overlap: read numerics.evidence, and check_overlap_config for a known defect"
     return "correctness holds for this reduced model; now the matched A/B on the real job decides whether it pays"

@@ -135,6 +135,11 @@ class Store:
         """Runs, the newest first."""
         return self._select("order by created desc limit ?", most)
 
+    def count(self) -> int:
+        """How many runs are kept."""
+        with self._database() as database:
+            return int(database.execute("select count(*) from runs").fetchone()[0])
+
     def open_runs(self) -> list[Run]:
         """Runs that have not ended."""
         return self._select("where status in ('queued', 'running')")
@@ -210,7 +215,8 @@ class Store:
         run = holders[0]
         return (
             f"the {_shown(device_set)} is busy: smoke run {run.id} holds it for {run.elapsed_s:.0f} s of at most"
-            f" {run.limit_s:.0f} s. Follow it with get_smoke_run, end it with cancel_smoke_run, or wait"
+            f' {run.limit_s:.0f} s. Follow it with get_smoke_run(id="{run.id}"), end it with'
+            f' cancel_smoke_run(id="{run.id}"), or wait'
         )
 
     def _select(self, clause: str, *values: Any) -> list[Run]:

@@ -6,8 +6,10 @@ the rules refuse, is a row like the others.
 from __future__ import annotations
 
 import itertools
+import re
 import secrets
 import time
+import traceback
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,7 @@ MOST_POINTS = 32  # the runs of a sweep must all be kept
 VARIANT = "variant"  # the axis that is no setting
 AGAIN = ("cancelled", "lost")  # statuses that say nothing of the point
 POLL_S = 1.0
+_ID = re.compile(r"sweep-\d{4}-\d{6}-[0-9a-f]{6}")
 
 
 @dataclass
@@ -63,22 +66,34 @@ def create(
 ) -> str:
     """Plan every point and write the sweep down; its id. Nothing is started.
 
-    `plan` is asked for each combination; what it refuses with `refusals` becomes the row of that point.
+    `plan` is asked for each combination; what it refuses with `refusals`, and what it cannot plan at all, becomes the
+    row of that point.
     """
-    points = []
-    for settings in combinations(axes):
-        try:
-            points.append(Point(settings, plan=_as_json(plan(settings))))
-        except refusals as problem:  # noqa: PERF203 - a refused point is an answer
-            points.append(Point(settings, refused=str(problem)))
+    points = [_planned(settings, plan, refusals) for settings in combinations(axes)]
     sweep_id = f"sweep-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     _write(sweep_id, points)
     return sweep_id
 
 
-def go_on(sweep_id: str, on_change: Callable[[SweepResult], None] = lambda _: None) -> SweepResult:
+def _planned(settings: dict[str, str], plan: Callable[[dict[str, str]], SmokePlan], refusals: type[Refusal]) -> Point:
+    try:
+        return Point(settings, plan=_as_json(plan(settings)))
+    except refusals as problem:
+        return Point(settings, refused=str(problem))
+    except Exception as problem:  # noqa: BLE001 - a fault of ours in one point must not cost the others
+        place = traceback.extract_tb(problem.__traceback__)[-1]
+        where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
+        return Point(settings, refused=f"it could not be planned, a fault here: {problem!r} at {where}")
+
+
+def go_on(
+    sweep_id: str,
+    on_change: Callable[[SweepResult], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> SweepResult:
     """Run what has no answer yet, to the end of all; what was cancelled or lost runs again.
 
+    Once `stopped` says so the run of this host is cancelled, and the rest waits; Slurm's jobs stay in its queue.
     SmokeError when the devices are taken by another run: then go on later.
     """
     points = _read(sweep_id)
@@ -92,6 +107,9 @@ def go_on(sweep_id: str, on_change: Callable[[SweepResult], None] = lambda _: No
         _submit(fresh)
         _write(sweep_id, points)
     while any(point.open for point in points):
+        if stopped():
+            _cancel_here(points)
+            break
         if not any(point.open and point.run for point in points):
             point = next(point for point in points if point.open)
             point.run = start_run(_plan_of(point)).id
@@ -100,7 +118,18 @@ def go_on(sweep_id: str, on_change: Callable[[SweepResult], None] = lambda _: No
         if _note(points):
             _write(sweep_id, points)
             on_change(result(sweep_id))
+    if _note(points):
+        _write(sweep_id, points)
     return result(sweep_id)
+
+
+def _cancel_here(points: Sequence[Point]) -> None:
+    """End the runs that a supervisor of this host looks after."""
+    from ep_overlap_mcp import smoke
+
+    for point in points:
+        if point.open and point.run is not None and not slurm.is_job(Store().get(point.run)):
+            smoke.cancel(point.run)
 
 
 def result(sweep_id: str) -> SweepResult:
@@ -109,7 +138,11 @@ def result(sweep_id: str) -> SweepResult:
     rows = [_row(point) for point in points]
     ended = sum(row.status not in ("waiting", "queued", "running") for row in rows)
     sound = [row for row in rows if (row.overlap_ran, row.numerics) == ("yes", "unchanged")]
-    left = "" if ended == len(rows) else f" Go on with `smoke sweep --resume {sweep_id}`."
+    left = (
+        ""
+        if ended == len(rows) and not any(row.status in AGAIN for row in rows)
+        else f" Go on with `smoke sweep --resume {sweep_id}`."
+    )
     return SweepResult(
         summary=(
             f"Sweep {sweep_id}: {ended} of {len(rows)} points have ended; in {len(sound)} overlap ran with unchanged"
@@ -118,8 +151,19 @@ def result(sweep_id: str) -> SweepResult:
         id=sweep_id,
         points=rows,
         applies_to=next((row.applies_to for row in rows if row.applies_to), ""),
-        next="take the points whose numerics are unchanged; smoke report RUN shows one in full",
+        next=_next(rows, sound),
     )
+
+
+def _next(rows: Sequence[SweepPoint], sound: Sequence[SweepPoint]) -> str:
+    """What its rows allow, never more."""
+    if sound:
+        return "take the points whose numerics are unchanged; `smoke report RUN` shows one in full"
+    if any(row.status in ("waiting", "queued", "running", *AGAIN) for row in rows):
+        return "wait for the points that have not ended: none has shown unchanged numerics yet"
+    if all(row.status == "refused" for row in rows):
+        return "every point was refused: the note of each says why"
+    return "no point has shown overlap with unchanged numerics: take none; `smoke report RUN` shows one in full"
 
 
 def _submit(points: Sequence[Point]) -> None:
@@ -205,9 +249,9 @@ def _write(sweep_id: str, points: Sequence[Point]) -> None:
 
 
 def _read(sweep_id: str) -> list[Point]:
-    path = _file(sweep_id)
-    rows = read_json(path) if sweep_id.startswith("sweep-") and "/" not in sweep_id else None
+    folder = Store().folder
+    rows = read_json(_file(sweep_id)) if _ID.fullmatch(sweep_id) else None  # anything else could lead out of the folder
     if not isinstance(rows, list):
-        known = ", ".join(sorted((p.stem for p in Store().folder.glob("sweep-*.json")), reverse=True)[:5]) or "none"
-        raise SmokeError(f"no sweep `{sweep_id}` in {path.parent}; the newest here: {known}")
+        known = ", ".join(sorted((p.stem for p in folder.glob("sweep-*.json")), reverse=True)[:5]) or "none"
+        raise SmokeError(f"no sweep `{sweep_id}` in {folder}; the newest here: {known}")
     return [Point(**row) for row in rows]

@@ -8,6 +8,7 @@ import time
 import pytest
 from stand_in_runs import plan_of
 
+from ep_overlap_mcp.cli import main
 from ep_overlap_mcp.smoke.errors import SmokeError
 from ep_overlap_mcp.smoke.store import STATE_DIR, Store
 
@@ -54,6 +55,23 @@ def test_old_runs_are_forgotten_with_their_folders():
     store.forget_old(2)
     assert [run.id for run in store.all()] == [names[3], names[2], still.id]
     assert [store.run_folder(name).path.exists() for name in names] == [False, False, True, True]
+
+
+def test_a_list_that_is_cut_says_so_with_the_way_to_all(capsys):
+    """How many of how many; the running ones of all."""
+    store = Store()
+    for _ in range(4):
+        ended(store)
+    store.add("gpu", PLAN, 10.0)
+    ended(store)
+    assert main(["smoke", "list", "--most", "1"]) == 0
+    cut = capsys.readouterr().out.splitlines()
+    assert len(cut) == 2
+    assert cut[1] == f"1 of 6 smoke runs in {store.folder}, 1 running. `smoke list --most 6` shows all."
+    assert main(["smoke", "list", "--most", "6"]) == 0
+    whole = capsys.readouterr().out.splitlines()
+    assert (len(whole), whole[-1]) == (7, f"6 smoke runs in {store.folder}, 1 running.")
+    assert main(["smoke", "list", "--most", "0"]) == 2
 
 
 def test_a_state_directory_that_cannot_be_written_is_said(tmp_path, monkeypatch):

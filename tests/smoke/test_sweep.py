@@ -117,8 +117,9 @@ def test_one_task_of_an_array_can_be_cancelled(create, tmp_path):
 def test_an_unknown_sweep_is_told_with_the_known_ones(create):
     """Also one that leads out of the folder."""
     known = create("finish")
-    for name in ("sweep-none", "../sweep-none"):
-        with pytest.raises(smoke.SmokeError, match=f"no sweep `{name}` .*the newest here: {known}"):
+    (Store().folder.parent / "outside.json").write_text("[]")
+    for name in ("sweep-none", "../sweep-none", "../outside", "sweep-/../../outside", "/etc/passwd"):
+        with pytest.raises(smoke.SmokeError, match=f"no sweep `{name}` in {Store().folder}; the newest here: {known}"):
             sweep.result(name)
 
 
@@ -130,9 +131,64 @@ def test_axes_are_read_with_lists_as_values():
         "variant": ["overlap", "overlap_delay_wgrad"],
     }
     assert len(sweep.combinations(axes)) == 4
-    for wrong in (["model.x"], ["model.x="], ["a=1", "a=2"]):
+    for wrong in (["model.x"], ["model.x="], ["model.num_layers=1", "model.num_layers=2"]):
         with pytest.raises(UsageError, match="give each path once"):
             axes_of(wrong)
+
+
+def test_values_that_mean_the_same_are_one_point():
+    """As they were written first."""
+    axes = axes_of(["model.num_moe_experts=8,16,8,08", "variant=overlap,overlap", "model.bf16=true,True,false"])
+    assert axes == {
+        "model.num_moe_experts": ["8", "16"],
+        "variant": ["overlap"],
+        "model.bf16": ["true", "false"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("axis", "told"),
+    [
+        ("variant=overlap,foo", "--vary variant: `foo` is none of overlap, overlap_delay_wgrad"),
+        ("model.foo=1,2", "--vary: `model.foo` is no known setting"),
+        ("model.num_moe_experts=8,many", "--vary model.num_moe_experts: "),
+    ],
+)
+def test_an_axis_that_no_point_can_have_is_bad_usage(axis, told, capsys, monkeypatch):
+    """Before the environment is asked, in a dry run too; no sweep is written down."""
+    monkeypatch.setattr("ep_overlap_mcp.verbs.plan_smoke_run", lambda *_: pytest.fail("it was planned"))
+    assert main(["smoke", "sweep", str(EXAMPLE), "--dry-run", "--vary", axis]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"ep-overlap-mcp: {told}")
+    assert list(Store().folder.glob("sweep-*")) == []
+
+
+def test_a_point_that_breaks_the_planner_is_a_row():
+    """A fault of ours costs its own point only, and is told with its place."""
+
+    def plan(settings):
+        return plan_of(ranks=4 // int(settings["parts"]))
+
+    found = sweep.result(sweep.create({"parts": ["0", "2"]}, plan, Refusal))
+    assert [row.status for row in found.points] == ["refused", "waiting"]
+    assert "it could not be planned, a fault here: ZeroDivisionError" in found.points[0].note
+    assert "at test_sweep.py:" in found.points[0].note
+
+
+def test_what_is_next_is_what_the_rows_allow(create):
+    """Nobody is told to take points that are not there."""
+    waiting = sweep.result(create("finish", "refuse"))
+    refused = sweep.result(create("refuse"))
+    failed = sweep.go_on(create("fail"))
+    assert waiting.next == "wait for the points that have not ended: none has shown unchanged numerics yet"
+    assert refused.next == "every point was refused: the note of each says why"
+    assert failed.next.startswith("no point has shown overlap with unchanged numerics: take none")
+    path = sweep._file(failed.id)
+    (point,) = read_json(path)
+    point["row"].update(status="done", overlap_ran="yes", numerics="unchanged")
+    path.write_text(json.dumps([point]))
+    assert sweep.result(failed.id).next.startswith("take the points whose numerics are unchanged")
 
 
 @pytest.mark.parametrize("axes", [{}, {"a": [str(n) for n in range(33)]}])
@@ -210,8 +266,7 @@ def test_a_page_follows_the_points(create, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(smoke_sweep, "_show_progress", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        main(["smoke", "sweep", "--resume", create("finish", "fail"), "--html", str(page)])
+    assert main(["smoke", "sweep", "--resume", create("finish", "fail"), "--html", str(page)]) == 130
     assert re.findall(r'<td class="\w+">(done|waiting|failed)</td>', page.read_text("utf-8")) == ["done", "waiting"]
 
 

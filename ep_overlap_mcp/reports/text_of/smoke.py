@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ep_overlap_mcp.results.base import Result
-    from ep_overlap_mcp.results.smoke import Numerics, OverlapRan, Plan, Speed
+    from ep_overlap_mcp.results.smoke import Numerics, OverlapRan, Plan, Reduction, Speed
 
 _GOOD, _BAD, _OPEN = "bold green", "bold red", "bold yellow"
 _STYLES = {
@@ -145,10 +145,27 @@ def _ratio(answer: Any) -> str:
 
 
 def _plan_lines(plan: Plan) -> Iterator[Line]:
-    yield Line(f"  kept: {', '.join(f'{_bare(path)}={shown(value)}' for path, value in plan.kept.items())}")
-    reduced = (f"{_bare(r.setting)} {shown(r.before)} -> {shown(r.to)}" for r in plan.reduced)
-    yield Line(f"  reduced: {', '.join(reduced) or 'nothing'}")
+    if plan.kept:
+        yield Line(f"  kept: {', '.join(f'{_bare(path)}={shown(value)}' for path, value in plan.kept.items())}")
+    smaller = [r for r in plan.reduced if _is_smaller(r)]
+    if plan.kept or plan.reduced:
+        yield Line(f"  reduced: {_changes(smaller) or 'nothing'}")
+    if others := [r for r in plan.reduced if r not in smaller]:
+        yield Line(f"  changed: {_changes(others)}")
     yield from (Line(f"  not tested: {text}", "yellow") for text in plan.not_tested)
+
+
+def _changes(reduced: Iterable[Reduction]) -> str:
+    return ", ".join(f"{_bare(r.setting)} {shown(r.before)} -> {shown(r.to)}" for r in reduced)
+
+
+def _is_smaller(change: Reduction) -> bool:
+    """Less of the same; anything else stands in for what the configuration asks for."""
+    before, to = change.before, change.to
+    if isinstance(before, list) and isinstance(to, list):
+        return len(to) < len(before)
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (before, to))
+    return bool(numbers and to < before)
 
 
 def _bare(path: str) -> str:

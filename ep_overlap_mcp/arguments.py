@@ -1,0 +1,35 @@
+"""What is wrong with a tool's arguments, in a sentence that the caller can act on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import ValidationError
+
+_LONGEST = 60  # characters of a value that are shown
+
+
+def told(problem: ValidationError, schema: Mapping[str, Any]) -> str:
+    """Each argument that is wrong, once: unknown, missing, or what it takes; `schema` is the tool's."""
+    found: dict[str, list[Any]] = {}
+    for error in problem.errors(include_url=False):
+        found.setdefault(str(error["loc"][0]) if error["loc"] else "", []).append(error)
+    return "; ".join(_of_one(name, errors, schema) for name, errors in found.items())
+
+
+def _of_one(name: str, errors: list[Any], schema: Mapping[str, Any]) -> str:
+    kinds = {error["type"] for error in errors}
+    if "extra_forbidden" in kinds:
+        return f"there is no argument `{name}`; it takes {', '.join(schema['properties'])}"
+    if "missing" in kinds:
+        return f"the argument `{name}` is missing"
+    place = ".".join([name, *(str(part) for part in errors[0]["loc"][1:] if isinstance(part, int))])
+    given = repr(errors[0]["input"])
+    shown = given if len(given) <= _LONGEST else f"{given[:_LONGEST]}…"
+    wanted = dict.fromkeys(
+        error["msg"].partition(", unable to")[0].removeprefix("Input should be ") for error in errors
+    )
+    return f"`{place}` is {shown}; it takes {' or '.join(wanted)}"
