@@ -85,8 +85,10 @@ result.json
     not_tested   [text] what this engine cannot show
     fault        the planted fault, or null
     schedule     {variant: {"formula", "per_rank": [{"rank", "expected", "executed": [per parity step],
-                 "expected_wgrad", "executed_wgrad": [..], "as_expected": bool, "by_node": {name: n}}]}}
-                 combined-1F1B nodes a step; baseline expects 0. `by_node` is the last parity step.
+                 "expected_wgrad", "executed_wgrad": [..], "as_expected": bool, "by_node": {name: n},
+                 "comm_ms", "hidden_ms"}]}}
+                 combined-1F1B nodes a step; baseline expects 0. `by_node` is the last parity step. comm_ms and
+                 hidden_ms are as in `overlap`, summed over the parity steps: there without timed pairs as well.
     tolerance    {"kind": "bitwise"} | {"kind": "rounding", "loss": x, "grads_l2": x} what the engine is held to
     steps        [{"variant", "rank", "step", "equal", "within_rounding", "within_tolerance", "finite",
                    "loss": {"baseline": [..], "variant": [..], "equal", "finite", "max_abs_diff"},

@@ -214,6 +214,7 @@ def _shown(
         variants=list(variants),
         steps=options.steps,
         pairs=options.pairs,
+        microbatches=draft.train["num_microbatches"],
     )
     forced = f" FORCED against {len(findings)} findings of the check." if findings else ""
     return SmokePlanResult(

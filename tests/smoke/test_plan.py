@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ep_overlap_mcp import smoke
 from ep_overlap_mcp.settings.request import build_request
 from ep_overlap_mcp.settings.setting import UNKNOWN
+from ep_overlap_mcp.smoke.asked import Asked
 from ep_overlap_mcp.smoke.options import SmokeOptions
 from ep_overlap_mcp.sources.reading import Reading
 from ep_overlap_mcp.stack import parse_stack
@@ -295,7 +296,9 @@ def test_a_configuration_without_overlap_taken_as_written_is_refused():
 def test_one_microbatch_stays_one():
     """With one microbatch nothing can overlap; a run that had four would hide it."""
     batch = {"train.global_batch_size": 16, "train.micro_batch_size": 1, "hardware.world_size": 16}
-    assert planned(batch).request["train"]["num_microbatches"] == 1
+    plan = planned(batch)
+    assert (plan.request["train"]["num_microbatches"], plan.shown.plan.microbatches) == (1, 1)
+    assert Asked.of_plan(plan.shown.model_dump()).microbatches == 1
 
 
 def test_memory_is_estimated_and_refused_beforehand():
