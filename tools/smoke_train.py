@@ -96,8 +96,9 @@ result.json
                    "first_different": name | null, "finite"},
                    "grad_norm": {"baseline", "variant", "equal", "finite", "max_abs_diff"}}]
                  One row a variant, rank and parity step; `grads` are main_grad after
-                 finalize_model_grads, `params` the weights after optimizer.step(). loss is [] on ranks that are
-                 not the last pipeline stage. `equal` is bitwise and false when anything is not finite.
+                 finalize_model_grads, `params` the weights and the buffers that a checkpoint holds (the
+                 router's expert bias) after optimizer.step(). loss is [] on ranks that are not the last pipeline
+                 stage. `equal` is bitwise and false when anything is not finite.
                  `within_rounding`: losses, gradient norm and gradients are apart by no more than another order of
                  bf16 sums explains (relative 1e-3 and 2**-6); a lost or stale contribution is not. Seen without a
                  defect: MTP on one stage (the embedding's gradient), shared experts on megatron-core 0.15.

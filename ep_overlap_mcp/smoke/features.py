@@ -159,9 +159,10 @@ def pass_on(draft: Draft) -> None:
 
 def _pass_on_one(draft: Draft, name: str, value: Any) -> None:
     path = f"model.{name}"
-    if draft.is_default(path, value) or value is None:
+    why = RANDOM.get(name) if value else None
+    if why is None and (draft.is_default(path, value) or value is None):
         return
-    why = (RANDOM.get(name) if value else None) or _why_without(draft, name)
+    why = why or _why_without(draft, name)
     if why is None and not draft.sends(name):
         why = f"megatron-core {draft.machine.core.label} has no such field"
     if why is None and name in MLA_ONLY and not draft.model.get("multi_latent_attention"):

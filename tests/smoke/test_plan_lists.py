@@ -64,6 +64,13 @@ def test_every_setting_is_in_exactly_one_list_and_what_is_kept_is_sent(share):
     assert kept == {path: sent.get(path) for path in kept}
 
 
+def test_dropout_that_is_written_as_the_class_has_it_is_named_too():
+    """The value is Megatron's default, and still one that the run does without."""
+    plan = planned({"hidden_dropout": 0.1, "attention_dropout": 0.0})
+    assert "model.hidden_dropout=0.1: each schedule would draw other masks" in plan.shown.plan.not_tested
+    assert plan.shown.plan.kept["model.attention_dropout"] == 0.0
+
+
 def test_an_unknown_bias_is_a_listed_stand_in():
     """The class default has one, and shared experts take none; other defaults follow from what is known as well."""
     known = {"add_bias_linear": ..., "moe_shared_expert_intermediate_size": 512, "moe_router_enable_expert_bias": True}
@@ -80,7 +87,11 @@ def test_what_local_layers_cannot_do_is_listed_and_not_sent():
              "context_parallel_size": 2, "tensor_model_parallel_size": 2, "sequence_parallel": True}  # fmt: skip
     plan = planned(asked, force=True)
     sent = {name: value for name, value in plan.request["model"].items() if name in asked}
-    assert sent == {"context_parallel_size": 1, "tensor_model_parallel_size": 1, "sequence_parallel": False}  # fmt: skip
+    assert sent == {
+        "context_parallel_size": 1,
+        "tensor_model_parallel_size": 1,
+        "sequence_parallel": False,
+    }
     left_out = {line.partition("=")[0] for line in plan.shown.plan.not_tested}
     assert left_out >= {f"model.{name}" for name in list(asked)[:3]}
     assert {f"model.{name}" for name in list(asked)[3:]} <= set(reduced(plan))
