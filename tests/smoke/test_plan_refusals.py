@@ -24,8 +24,9 @@ def test_the_installed_megatron_judges_what_is_not_shrunk_yet():
         return REJECTION
 
     with pytest.raises(smoke.SmokeError, match="the installed megatron-core rejects it: AssertionError: no at trans"):
-        planned(environment=machine(judge=reject))
-    assert (seen[0]["model.num_layers"], seen[0]["model.expert_model_parallel_size"]) == (48, 16)
+        planned({"moe_router_load_balancing_type": ["none"]}, environment=machine(judge=reject))
+    names = ("num_layers", "expert_model_parallel_size", "moe_router_load_balancing_type")
+    assert [seen[0][f"model.{name}"] for name in names] == [48, 16, "none"]
     plan = planned(environment=machine(judge=reject), force=True)
     assert [line.split(":")[0] for line in plan.shown.findings] == ["the installed megatron-core rejects it"]
 
