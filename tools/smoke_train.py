@@ -85,8 +85,10 @@ result.json
     not_tested   [text] what this engine cannot show
     fault        the planted fault, or null
     schedule     {variant: {"formula", "per_rank": [{"rank", "expected", "executed": [per parity step],
-                 "expected_wgrad", "executed_wgrad": [..], "as_expected": bool, "by_node": {name: n}}]}}
-                 combined-1F1B nodes a step; baseline expects 0. `by_node` is the last parity step.
+                 "expected_wgrad", "executed_wgrad": [..], "as_expected": bool, "by_node": {name: n},
+                 "comm_ms", "hidden_ms"}]}}
+                 combined-1F1B nodes a step; baseline expects 0. `by_node` is the last parity step. comm_ms and
+                 hidden_ms are as in `overlap`, summed over the parity steps: there without timed pairs as well.
     tolerance    {"kind": "bitwise"} | {"kind": "rounding", "loss": x, "grads_l2": x} what the engine is held to
     steps        [{"variant", "rank", "step", "equal", "within_rounding", "within_tolerance", "finite",
                    "loss": {"baseline": [..], "variant": [..], "equal", "finite", "max_abs_diff"},
@@ -94,8 +96,9 @@ result.json
                    "first_different": name | null, "finite"},
                    "grad_norm": {"baseline", "variant", "equal", "finite", "max_abs_diff"}}]
                  One row a variant, rank and parity step; `grads` are main_grad after
-                 finalize_model_grads, `params` the weights after optimizer.step(). loss is [] on ranks that are
-                 not the last pipeline stage. `equal` is bitwise and false when anything is not finite.
+                 finalize_model_grads, `params` the weights and the buffers that a checkpoint holds (the
+                 router's expert bias) after optimizer.step(). loss is [] on ranks that are not the last pipeline
+                 stage. `equal` is bitwise and false when anything is not finite.
                  `within_rounding`: losses, gradient norm and gradients are apart by no more than another order of
                  bf16 sums explains (relative 1e-3 and 2**-6); a lost or stale contribution is not. Seen without a
                  defect: MTP on one stage (the embedding's gradient), shared experts on megatron-core 0.15.

@@ -33,6 +33,7 @@ class Plan(Record):
     variants: list[str]
     steps: int = Field(description="steps whose numbers are compared")
     pairs: int = Field(description="timed pairs a variant; 0: speed is not asked")
+    microbatches: int | None = Field(default=None, description="of a step; with one, nothing can overlap")
 
 
 class SmokePlanResult(Result):

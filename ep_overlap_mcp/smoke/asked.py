@@ -14,20 +14,25 @@ BASELINE = "baseline"
 
 @dataclass(frozen=True)
 class Asked:
-    """Ranks, compared steps, timed pairs and variants (the baseline is not one of them) of a run."""
+    """Ranks, compared steps, timed pairs and variants (the baseline is not one of them) of a run.
+
+    `microbatches` of a step; None for runs that were planned before it was written down.
+    """
 
     engine: str
     ranks: int
     steps: int
     pairs: int
     variants: tuple[str, ...]
+    microbatches: int | None = None
 
     @classmethod
     def of_plan(cls, plan: Mapping[str, Any]) -> Asked:
         """From the JSON of a SmokePlanResult."""
         inner = plan["plan"]
         variants = tuple(name for name in inner["variants"] if name != BASELINE)
-        return cls(plan["engine"], plan["world_size"], inner["steps"], inner["pairs"], variants)
+        microbatches = inner.get("microbatches")
+        return cls(plan["engine"], plan["world_size"], inner["steps"], inner["pairs"], variants, microbatches)
 
     @property
     def bitwise(self) -> bool:

@@ -42,9 +42,23 @@ class Draft:
         return self.effective[path].known
 
     def sends(self, name: str) -> bool:
-        """The installed core has the field."""
-        row = field_table().get(f"model.{name}")
+        """The installed core has the field of the model."""
+        return self.exists(f"model.{name}")
+
+    def exists(self, path: str) -> bool:
+        """The installed core has the setting."""
+        row = field_table().get(path)
         return row is not None and row.exists_in(self.machine.core)
+
+    def stated(self, top: str) -> dict[str, Any]:
+        """Known settings of one object that the text, the caller or an outer layer states, by name, as effective."""
+        paths = {*self.effective.request.settings, *self.effective.writes}
+        settings = {path: self.effective[path] for path in sorted(paths) if path.startswith(f"{top}.")}
+        return {path.partition(".")[2]: s.value for path, s in settings.items() if s.known and s.value is not None}
+
+    def open_in(self, path: str) -> bool:
+        """The text is partial and does not settle the setting, which the installed core has."""
+        return self.exists(path) and not self.effective[path].known
 
     def is_default(self, path: str, value: Any) -> bool:
         """The class itself would have this value."""
@@ -58,6 +72,18 @@ class Draft:
         if self.sends(name):
             self.model[name] = to
         self.note(path, to, why)
+
+    def keep(self, name: str, value: Any) -> None:
+        """Send a model field as it is meant, though the text may spell it otherwise."""
+        self.model[name] = value
+        if self.effective[f"model.{name}"].origin.kind != "default":
+            self.kept[f"model.{name}"] = value
+
+    def drop(self, name: str, value: Any, why: str) -> None:
+        """A model field that was to be sent, and that the run has to do without after all."""
+        self.model.pop(name, None)
+        self.kept.pop(f"model.{name}", None)
+        self.leave_out(f"model.{name}", value, why)
 
     def note(self, path: str, to: Any, why: str | None = None) -> None:
         """List what a setting becomes, without sending it as a model field."""

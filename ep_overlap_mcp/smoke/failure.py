@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.results.smoke import Failure
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 8
 LONGEST = 200  # characters of an error message
+_SIGNALLED = re.compile(r"^ *rank +: (\d+) .*\n *exitcode +: -\d+ .*\((SIG\w+)\)", re.MULTILINE)
 
 
 def failure_of(run: Run, folder: RunFolder) -> Failure | None:
@@ -28,13 +30,34 @@ def failure_of(run: Run, folder: RunFolder) -> Failure | None:
     ended = str(far or run.ending.get("cause") or "its end was not written down")
     if run.status == "lost":
         return Failure(cause=ended, rank=None, evidence=_log_end(folder))
-    explained = part(read_json(folder.result), "failure")
-    if isinstance(explained, dict):
-        return _explained(explained, ended, folder, run)
-    if isinstance(stall, dict):
+    result = read_json(folder.result)
+    explained = part(result, "failure")
+    if isinstance(explained, dict) and _struck(result, explained):
+        ended = _limit(explained, run)
+    if isinstance(stall, dict) and (explained is None or _lasted(stall, explained, folder)):
         found = _of_stall(stall, folder)
         return found.model_copy(update={"cause": f"{found.cause}; {ended}"})
+    if isinstance(explained, dict):
+        return _explained(explained, ended, folder, run, struck=_struck(result, explained))
     return Failure(cause=_without_evidence(ended, folder), rank=None, evidence=_log_end(folder))
+
+
+def _struck(result: Any, explained: dict[str, Any]) -> bool:
+    """The program's own wall limit ended it. The ranks that torchrun closes then may be the ones that write it down."""
+    ranks = explained.get("ranks") or {}
+    return part(result, "status") == "timed_out" or (explained.get("error") is None and "timed_out" in ranks.values())
+
+
+def _limit(explained: dict[str, Any], run: Run) -> str:
+    return f"the limit of {run.limit_s:g} s was reached in phase {_place(explained)}"
+
+
+def _lasted(stall: dict[str, Any], explained: Any, folder: RunFolder) -> bool:
+    """The rank that the stall named never moved again, and no error of its own explains more."""
+    rank = stall.get("rank")
+    if rank is None or part(explained, "ranks", str(rank)) == "failed":
+        return False
+    return bool(read_json(folder.state(rank)) == (stall.get("states") or {}).get(str(rank)))
 
 
 def _of_stall(stall: dict[str, Any], folder: RunFolder) -> Failure:
@@ -50,26 +73,46 @@ def _still(stall: dict[str, Any], run: Run, folder: RunFolder) -> bool:
     return bool(folder.states(run.plan["world_size"]) == {int(k): v for k, v in (stall.get("states") or {}).items()})
 
 
-def _explained(explained: dict[str, Any], ended: str, folder: RunFolder, run: Run) -> Failure:
+def _explained(explained: dict[str, Any], ended: str, folder: RunFolder, run: Run, *, struck: bool) -> Failure:
     """From what the ranks wrote down: the first that failed, or the odd one that the others waited for."""
     rank, error = explained.get("rank"), explained.get("error")
-    status = part(explained, "ranks", str(rank))
+    silent = [int(one) for one, status in (explained.get("ranks") or {}).items() if status == "no report"]
+    signals = _signals(folder)
+    killed = next((one for one in silent if one in signals), None)
     message = _short(error)
-    if status == "no report":
+    if killed is not None:
+        rank, cause = killed, f"rank {killed} was killed by {signals[killed]}; {ended}"
+    elif struck and len(silent) == 1:
+        (rank,) = silent
+        cause = f"{ended}. Rank {rank} did not answer at the limit: it was stopped or hung in native code"
+    elif struck:
+        rank, cause = None, f"{ended}; raise limit_s (--limit)"
+    elif rank in silent:
         cause = f"rank {rank} died without a word (killed, or crashed in native code); {ended}"
+    elif rank is None:
+        cause = _without_evidence(ended, folder)
     elif rank in (explained.get("odd_ranks") or []):
         cause = f"rank {rank} kept the others waiting; {message or ended}"
     else:
         cause = f"rank {rank} failed: {message or ended}"
-    where = " ".join(str(explained[key]) for key in ("phase", "variant", "step") if explained.get(key) is not None)
-    evidence = [f"in {where}"] if where else []
-    if (at := part(error, "at")) and status != "no report":  # else it is where a peer noticed
+    evidence = [f"in {where}"] if (where := _place(explained)) else []
+    if (at := part(error, "at")) and rank not in silent:  # else it is where a peer noticed
         evidence.append(f"raised at {at}")
     if explained.get("odd_ranks"):
         stacks = {number: tail(folder.stacks(number)) for number in range(run.plan["world_size"])}
         _, lines = name_odd_rank(folder.states(run.plan["world_size"]), stacks, run.plan["world_size"])
         evidence += lines[:MOST_LINES]
-    return Failure(cause=cause, rank=rank, evidence=evidence)
+    return Failure(cause=cause, rank=rank, evidence=evidence or _log_end(folder))
+
+
+def _place(explained: dict[str, Any]) -> str:
+    return " ".join(str(explained[key]) for key in ("phase", "variant", "step") if explained.get(key) is not None)
+
+
+def _signals(folder: RunFolder) -> dict[int, str]:
+    """Ranks that a signal ended, by torchrun's summary in the log; not those that torchrun closed itself."""
+    found = {int(rank): name for rank, name in _SIGNALLED.findall("\n".join(tail(folder.log)))}
+    return {rank: name for rank, name in found.items() if name != "SIGTERM"}
 
 
 def _short(error: Any) -> str:

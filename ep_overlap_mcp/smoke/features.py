@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ep_overlap_mcp.results.smoke import Reduction
+from ep_overlap_mcp.smoke.dispatchers import pass_on_dispatcher
+from ep_overlap_mcp.smoke.draft import UNKNOWN_TEXT
+from ep_overlap_mcp.smoke.gradients import pass_on_gradients, pass_on_optimizer
+
 if TYPE_CHECKING:
     from ep_overlap_mcp.smoke.draft import Draft
 
@@ -44,6 +49,7 @@ RANDOM = {  # drawn anew by every schedule, so that equal work would give other 
     "moe_router_force_load_balancing": "each schedule would draw other routes",
     "moe_router_force_biased": "each schedule would draw other routes",
 }
+DROPOUTS = ("hidden_dropout", "attention_dropout")  # the class has them at 0.1
 # Names or beginnings of names (with a `*`), and why a run does without
 NOWHERE = {
     "pipeline_model_parallel_layout": "stages are even; PP x VPP is kept",
@@ -99,8 +105,12 @@ WITHOUT_TRANSFORMER_ENGINE = {
     "persist_layer_norm": "needs Apex's norms",
     "qk_clip*": "needs Transformer Engine",
     "softmax_type": "needs Transformer Engine",
+    "fp32_residual_connection": "local norms take one precision only",
 }
 ON_THE_CPU = {
+    "defer_embedding_wgrad_compute": "needs the fused gradient accumulation, a CUDA kernel",
+    "wgrad_deferral_limit": "needs the fused gradient accumulation, a CUDA kernel",
+    "use_fused_*": "fused kernels are CUDA only",
     "gradient_accumulation_fusion": "the fused kernel is CUDA only",
     "*_fusion": "fused kernels are CUDA only",
     "cuda_graph*": "there are no CUDA graphs on the CPU",
@@ -124,16 +134,12 @@ ON_THE_CPU = {
     "pipeline_model_parallel_comm_backend": "gloo is the only one",
     "async_tensor_model_parallel_allreduce": "TP is 1",
 }
-DDP_KEPT = ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "grad_reduce_in_fp32",
-            "average_in_collective")  # fmt: skip
-FSDP = ("ddp.use_megatron_fsdp", "ddp.use_custom_fsdp", "dist.use_torch_fsdp2")
-OPTIMIZER_KEPT = ("clip_grad", "weight_decay", "lr", "adam_beta1", "adam_beta2", "adam_eps")
 ACTIVATIONS = ("silu", "gelu", "relu", "squared_relu", "quick_gelu")
 
 
 def pass_on(draft: Draft) -> None:
     """Fill the rest of the model, the dispatcher, precision, gradient reduction and optimizer of the draft."""
-    _dispatcher(draft)
+    pass_on_dispatcher(draft)
     _activation(draft)
     _precision(draft)
     for path, setting in sorted(draft.effective.core_receives().items()):
@@ -141,9 +147,11 @@ def pass_on(draft: Draft) -> None:
         handled = name in SETTLED or name in OVERLAP_SWITCHES or name in draft.model
         if not handled and setting.known:
             _pass_on_one(draft, name, setting.value)
+    _random(draft)
+    _stand_ins(draft)
     _recompute(draft)
-    _gradients(draft)
-    _optimizer(draft)
+    pass_on_gradients(draft)
+    pass_on_optimizer(draft)
     untied = draft.effective["args.untie_embeddings_and_output_weights"]
     if draft.effective.request.framework == "megatron-lm" and untied.known and untied.value is not True:
         draft.not_tested.append("embeddings tied with the output layer: the run has them apart")
@@ -151,9 +159,10 @@ def pass_on(draft: Draft) -> None:
 
 def _pass_on_one(draft: Draft, name: str, value: Any) -> None:
     path = f"model.{name}"
-    if draft.is_default(path, value) or value is None:
+    why = RANDOM.get(name) if value else None
+    if why is None and (draft.is_default(path, value) or value is None):
         return
-    why = (RANDOM.get(name) if value else None) or _why_without(draft, name)
+    why = why or _why_without(draft, name)
     if why is None and not draft.sends(name):
         why = f"megatron-core {draft.machine.core.label} has no such field"
     if why is None and name in MLA_ONLY and not draft.model.get("multi_latent_attention"):
@@ -179,26 +188,6 @@ def _names(given: str, name: str) -> bool:
     if given.endswith("*"):
         return name.startswith(given[:-1])
     return name.endswith(given[1:]) if given.startswith("*") else name == given
-
-
-def _dispatcher(draft: Draft) -> None:
-    """The effective one; alltoall where a flex backend cannot run."""
-    dispatcher = draft.value("model.moe_token_dispatcher_type", "alltoall")
-    if dispatcher != "flex":
-        draft.set("moe_token_dispatcher_type", dispatcher)
-        return
-    backend = draft.value("model.moe_flex_dispatcher_backend", "deepep")
-    usable = {"deepep": draft.machine.deepep, "hybridep": draft.machine.hybridep}.get(backend)
-    if draft.machine.engine == "nccl-gpu" and usable:
-        draft.set("moe_token_dispatcher_type", "flex")
-        for name in ("moe_flex_dispatcher_backend", "moe_enable_deepep"):
-            if draft.known(f"model.{name}"):
-                draft.set(name, draft.value(f"model.{name}"))
-        return
-    need = "needs a GPU a rank" if draft.machine.engine != "nccl-gpu" else "its package is not installed here"
-    draft.leave_out("model.moe_flex_dispatcher_backend", backend, need)
-    draft.set("moe_token_dispatcher_type", "alltoall", f"{backend} {need}")
-    draft.model["moe_enable_deepep"] = False
 
 
 def _activation(draft: Draft) -> None:
@@ -228,38 +217,44 @@ def _precision(draft: Draft) -> None:
 
 
 def _recompute(draft: Draft) -> None:
-    """Two modules are recomputed only where there is what they are named after."""
+    """Two modules are recomputed only where there is what they are named after; without any left, nothing is."""
     needs = {"moe_act": "moe_grouped_gemm", "mla_up_proj": "multi_latent_attention"}
     modules = draft.model.get("recompute_modules") or []
     absent = [module for module in modules if module in needs and not draft.model.get(needs[module])]
-    if absent:
-        draft.model["recompute_modules"] = [module for module in modules if module not in absent]
-        draft.kept.pop("model.recompute_modules", None)
-        draft.leave_out("model.recompute_modules", absent, "the run has nothing there to recompute")
+    if not absent:
+        return
+    why = "the run has nothing there to recompute"
+    draft.drop("recompute_modules", absent, why)
+    if left := [module for module in modules if module not in absent]:
+        draft.keep("recompute_modules", left)
+    elif draft.model.get("recompute_granularity"):
+        draft.drop("recompute_granularity", draft.model["recompute_granularity"], why)
 
 
-def _gradients(draft: Draft) -> None:
-    for name in DDP_KEPT:
-        value = draft.value(f"ddp.{name}")
-        if value is True:
-            draft.ddp[name] = value
-            draft.kept[f"ddp.{name}"] = value
-    if not draft.ddp.get("use_distributed_optimizer"):
-        draft.ddp.pop("overlap_param_gather", None)
-    for path in FSDP:
-        if draft.value(path) is True:
-            draft.leave_out(path, value=True, why="the run has Megatron's DDP")
+def _random(draft: Draft) -> None:
+    """Dropout that no one wrote and the class has by default: the run has none, and says so."""
+    received = draft.effective.core_receives()
+    for name, why in RANDOM.items():
+        path = f"model.{name}"
+        if path in received and draft.known(path):
+            continue
+        if name in DROPOUTS and draft.open_in(path):
+            draft.reduced.append(Reduction(setting=path, before=UNKNOWN_TEXT, to=0.0, why=why))
+        elif path not in received and (value := draft.value(path)):
+            draft.leave_out(path, value, f"{why} (not written: Megatron's default)")
 
 
-def _optimizer(draft: Draft) -> None:
-    kind = draft.value("optimizer.optimizer", "adam")
-    if kind not in ("adam", "sgd"):
-        draft.leave_out("optimizer.optimizer", kind, "Adam stands in")
-        kind = "adam"
-    draft.optimizer["optimizer"] = kind
-    for name in OPTIMIZER_KEPT:
-        value = draft.value(f"optimizer.{name}")
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            draft.optimizer[name] = value
-    if draft.value("optimizer.use_precision_aware_optimizer") is True:
-        draft.leave_out("optimizer.use_precision_aware_optimizer", value=True, why="needs Transformer Engine's Adam")
+def _stand_ins(draft: Draft) -> None:
+    """Unknown fields whose class default cannot run with what is known."""
+    chosen: dict[str, tuple[Any, str]] = {"add_bias_linear": (False, "stand-in: shared experts take no bias")}
+    score = draft.value("model.moe_router_score_function", "softmax")
+    if draft.value("model.moe_router_enable_expert_bias") is True:
+        chosen["moe_router_score_function"] = ("sigmoid", "stand-in: the expert bias takes no softmax")
+        score = draft.value("model.moe_router_score_function", "sigmoid")
+    if draft.model.get("moe_router_topk") == 1 and score == "softmax":
+        chosen["moe_router_pre_softmax"] = (True, "stand-in: top-1 routing takes no softmax after it")
+    if draft.value("model.moe_pad_expert_input_to_capacity") is True:
+        chosen["moe_expert_capacity_factor"] = (1.0, "stand-in: padding needs a capacity")
+    for name, (value, why) in chosen.items():
+        if draft.open_in(f"model.{name}"):
+            draft.set(name, value, why)

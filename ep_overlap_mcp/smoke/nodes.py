@@ -5,35 +5,40 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from ep_overlap_mcp.results.smoke import Hidden, OverlapRan
+from ep_overlap_mcp.results.smoke import Hidden, OverlapRan, OverlapVerdict
 from ep_overlap_mcp.smoke.asked import BASELINE, completed, number, rows
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.smoke.asked import Asked, Evidence
 
 MOST_RANKS = 8  # named one by one
+ONE_MICROBATCH = "one microbatch a step: the first forward and the last backward pass run alone, so nothing overlaps"
 Nodes = Literal["as_expected", "none", "other", "unknown"]
 
 
 def overlap_ran(evidence: Evidence | None, asked: Asked, variant: str) -> OverlapRan:
-    """Yes only when every rank ran all nodes in every step and, where pairs were timed, some communication was covered.
+    """Yes only when every rank ran all nodes in every step and some communication was covered by computation.
 
-    The count alone would say yes of a schedule whose streams wait for each other.
+    The count alone would say yes of a schedule whose streams wait for each other, and of one microbatch. Cover is taken
+    from the timed pairs, and from the compared steps where none were timed.
     """
     nodes, lines = schedule(evidence, asked, variant)
     if nodes == "none":
         return OverlapRan(verdict="no", evidence=lines)
     if nodes != "as_expected":
         return OverlapRan(verdict="unknown", evidence=lines)
-    if not asked.pairs:
-        return OverlapRan(verdict="yes", evidence=[*lines, "time both streams worked: not asked (no timed pairs)"])
-    shares = _covered(evidence, asked, variant)
+    if asked.microbatches == 1:
+        return OverlapRan(verdict="no", evidence=[*lines, ONE_MICROBATCH])
+    if asked.pairs:
+        shares, where = _covered(evidence, asked, variant), ""
+    else:
+        shares, where = _covered_in_compared_steps(evidence, asked, variant), " in the compared steps"
     if shares is None:
-        missing = "the time both streams worked is missing for some rank"
+        missing = "the time both streams worked is missing for some rank; timed pairs (--pairs 8) would show it"
         return OverlapRan(verdict="unknown", evidence=[*lines, missing])
     text = _listed([f"{hidden:.1f} of {comm:.1f} ms" for hidden, comm in shares])
-    covered = any(hidden > 0 for hidden, _ in shares)
-    return OverlapRan(verdict="yes" if covered else "no", evidence=[*lines, f"communication under compute: {text}"])
+    verdict: OverlapVerdict = "yes" if any(hidden > 0 for hidden, _ in shares) else "no"
+    return OverlapRan(verdict=verdict, evidence=[*lines, f"communication under compute{where}: {text}"])
 
 
 def schedule(evidence: Evidence | None, asked: Asked, variant: str) -> tuple[Nodes, list[str]]:
@@ -114,7 +119,17 @@ def _as_expected(row: dict[str, Any], variant: str) -> bool:
 
 def _covered(evidence: Evidence | None, asked: Asked, variant: str) -> list[tuple[float, float]] | None:
     """Hidden and all milliseconds of communication of each rank; None when a rank is missing or impossible."""
-    found = rows(evidence, "overlap", variant)
+    return _sound_shares(rows(evidence, "overlap", variant), asked)
+
+
+def _covered_in_compared_steps(
+    evidence: Evidence | None, asked: Asked, variant: str
+) -> list[tuple[float, float]] | None:
+    """The same of the steps whose numbers were compared: the sum over them."""
+    return _sound_shares(rows(evidence, "schedule", variant, "per_rank"), asked)
+
+
+def _sound_shares(found: list[Evidence] | None, asked: Asked) -> list[tuple[float, float]] | None:
     if found is None or len(found) != asked.ranks:
         return None
     by_rank = {str(row.get("rank")): (number(row.get("hidden_ms")), number(row.get("comm_ms"))) for row in found}

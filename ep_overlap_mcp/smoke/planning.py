@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.results.smoke import Plan, SmokePlanResult
+from ep_overlap_mcp.rules.checking import check
 from ep_overlap_mcp.settings.effective import Effective
 from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.request import MODEL_DELAY, MODEL_SWITCH
+from ep_overlap_mcp.smoke.before_shrinking import impossible_sizes, rejected_by_megatron
 from ep_overlap_mcp.smoke.draft import Draft
 from ep_overlap_mcp.smoke.errors import SmokeError
 from ep_overlap_mcp.smoke.features import pass_on
@@ -18,6 +20,7 @@ from ep_overlap_mcp.smoke.memory import estimate_gib, refuse_if_too_big
 from ep_overlap_mcp.smoke.shapes import shrink
 
 if TYPE_CHECKING:
+    from ep_overlap_mcp.results.check import CheckResult
     from ep_overlap_mcp.settings.request import Request
     from ep_overlap_mcp.smoke.machine import Machine
     from ep_overlap_mcp.smoke.options import SmokeOptions
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 SPARE_S = 10.0  # by which the program ends itself before its supervisor ends it, with an explanation
 SHOWN_FINDINGS = 6
+SHOWN_NAMES = 4
 DOMAIN = "env.NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"  # a size: it follows the ranks
 STREAMS = {
     "threads": "CUDA streams and events: comm-stream nodes run on a thread of their own",
@@ -52,13 +56,14 @@ def plan_run(request: Request, environment: TrainingEnvironment, options: SmokeO
     machine = look_around(environment, options)
     installed = on_installed_core(request, machine)
     variants = ("baseline", *_variants(installed, options))
-    findings = _findings(installed)
+    findings = _held_against(installed, environment)
     if findings and not options.force:
         raise SmokeError(_refusal([*findings.values()], machine))
     draft = Draft(Effective(installed, installed.releases()[0]), machine, options)
-    ranks = shrink(draft)
-    pass_on(draft)
-    broken = {rule: line for rule, line in _findings(_shrunk(draft, installed, ranks)).items() if rule not in findings}
+    ranks = _drafted(draft)
+    broken = {
+        rule: line for rule, line in _errors(check(_shrunk(draft, installed, ranks))).items() if rule not in findings
+    }
     if broken and not options.force:
         raise SmokeError(_cannot_shrink([*broken.values()], machine, ranks))
     _say_what_stands_in(draft, request, variants)
@@ -124,11 +129,30 @@ def _variants(request: Request, options: SmokeOptions) -> tuple[str, ...]:
     return ("overlap",)
 
 
-def _findings(request: Request) -> dict[str, str]:
-    """Errors by rule, as a line each; a field that the installed core does not know is left out, not refused."""
-    from ep_overlap_mcp.rules.checking import check
+def _drafted(draft: Draft) -> int:
+    """Shrink and pass on; the number of ranks. What this does not foresee is a refusal too, not a crash."""
+    try:
+        ranks = shrink(draft)
+        pass_on(draft)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+        raise SmokeError(
+            f"the configuration cannot be shrunk to run here ({type(problem).__name__}: {problem}); this is a defect of"
+            " ep-overlap-mcp that is worth a report with the configuration. check_overlap_config judges it all the same"
+        ) from problem
+    return ranks
 
-    errors = [f for f in check(request).findings if f.severity == "error" and f.name != "setting-unknown-to-version"]
+
+def _held_against(request: Request, environment: TrainingEnvironment) -> dict[str, str]:
+    """What speaks against the configuration before it is shrunk: the rules, its own sizes, the installed Megatron."""
+    result = check(request)
+    sizes = impossible_sizes(Effective(request, request.releases()[0]))
+    findings = {**_errors(result), **sizes}
+    return findings or rejected_by_megatron(request, result, environment)
+
+
+def _errors(result: CheckResult) -> dict[str, str]:
+    """Errors by rule, as a line each; a field that the installed core does not know is left out, not refused."""
+    errors = [f for f in result.findings if f.severity == "error" and f.name != "setting-unknown-to-version"]
     return {f.rule: f"{f.rule} {f.name}: {f.message}" for f in errors}
 
 
@@ -177,6 +201,12 @@ def _say_what_stands_in(draft: Draft, request: Request, variants: tuple[str, ...
     asked = request.stack.version("megatron-core")
     if asked not in (None, machine.core.label):
         draft.not_tested.append(f"megatron-core {asked}: {machine.core.label} is installed there and runs")
+    if request.partial:  # what EPO808 says of the text
+        why = "; ".join(dict.fromkeys(request.partial))
+        draft.not_tested.append(f"what the text does not show (MLA, shared experts, routing, activation, …): {why}")
+    if names := [omission.text.strip(" ,") for omission in request.omissions if omission.kind == "unknown name"]:
+        more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+        draft.not_tested.append(f"names that are no known setting: {', '.join(names[:SHOWN_NAMES])}{more}")
     if draft.effective.value(MODEL_SWITCH) is False:
         draft.not_tested.append("the stack as configured: it would leave overlap off, the run turns it on")
 
@@ -214,6 +244,7 @@ def _shown(
         variants=list(variants),
         steps=options.steps,
         pairs=options.pairs,
+        microbatches=draft.train["num_microbatches"],
     )
     forced = f" FORCED against {len(findings)} findings of the check." if findings else ""
     return SmokePlanResult(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.settings.moe_layers import moe_layers
+from ep_overlap_mcp.smoke.dispatchers import flex_stands_in
 from ep_overlap_mcp.smoke.errors import SmokeError
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ def _layout(draft: Draft) -> int:
     stages = _stages(draft, pp, ep)
     experts = _expert_ranks(draft, ep, stages)
     ranks = stages * experts
+    if (asked := draft.options.ranks) is not None and ranks != asked:
+        stages_said = f"{stages} pipeline stages of " if stages > 1 else ""
+        draft.not_tested.append(f"{asked} ranks as asked: EP {ep} divides into {stages_said}{experts}, so {ranks} run")
     for name in ("tensor_model_parallel_size", "context_parallel_size"):
         draft.set(name, 1, "the smoke run has EP and PP only")
     draft.set("expert_tensor_parallel_size", 1)
@@ -144,23 +148,40 @@ def _experts(draft: Draft, sizes: Sizes) -> None:
     ep = draft.model["expert_model_parallel_size"]
     experts = _whole(draft, "model.num_moe_experts", 4 * ep_before)
     local = max(1, experts // ep_before)
-    kept_local = min(local, MOST_LOCAL_EXPERTS)
-    count = experts if ep == ep_before and experts <= ep * MOST_LOCAL_EXPERTS else kept_local * ep
-    draft.set(
-        "num_moe_experts", count, f"{kept_local} experts a rank" + ("" if kept_local == local else f" of {local}")
-    )
+    # alltoall in the place of a flex backend crashes with one expert a rank before 0.17 (EPO512)
+    least = 2 if flex_stands_in(draft) is not None else 1
+    kept_local = max(least, min(local, MOST_LOCAL_EXPERTS))
+    fits = ep == ep_before and experts <= ep * MOST_LOCAL_EXPERTS and local >= least
+    count = experts if fits else kept_local * ep
+    said = f"{kept_local} experts a rank"
+    if kept_local > local:
+        said += ", as alltoall stands in and takes no fewer"
+    elif kept_local < local:
+        said += f" of {local}"
+    draft.set("num_moe_experts", count, said)
     draft.kept["experts per rank"] = count // ep
     topk = _whole(draft, "model.moe_router_topk", 2)
     if draft.value("model.moe_router_num_groups") is not None:
         topk = _groups(draft, count, topk)
     draft.set("moe_router_topk", min(topk, count))
     draft.set("moe_ffn_hidden_size", _size(draft, "moe_ffn_hidden_size", sizes.ffn))
-    for name in ("moe_shared_expert_intermediate_size", "moe_latent_size"):
-        if draft.value(f"model.{name}") is not None:
-            draft.set(name, min(_whole(draft, f"model.{name}", 64), sizes.hidden))
+    if draft.value("model.moe_shared_expert_intermediate_size") is not None:
+        shared = _whole(draft, "model.moe_shared_expert_intermediate_size", 64)
+        draft.set("moe_shared_expert_intermediate_size", min(shared, sizes.hidden))
+    _latent_experts(draft, sizes)
     for name in ("moe_router_load_balancing_type", "moe_aux_loss_coeff"):
         if draft.known(f"model.{name}"):
-            draft.model[name] = _single(draft.value(f"model.{name}", 0.0))
+            draft.keep(name, _single(draft.value(f"model.{name}", 0.0)))
+
+
+def _latent_experts(draft: Draft, sizes: Sizes) -> None:
+    size = draft.value("model.moe_latent_size")
+    if size is None:
+        return
+    if draft.machine.transformer_engine is None:
+        draft.leave_out("model.moe_latent_size", size, "needs Transformer Engine; experts take the whole hidden size")
+        return
+    draft.set("moe_latent_size", min(_whole(draft, "model.moe_latent_size", 64), sizes.hidden))
 
 
 def _groups(draft: Draft, experts: int, topk: int) -> int:
@@ -188,6 +209,10 @@ def _number(item: Any) -> Any:
 
 def _attention(draft: Draft, sizes: Sizes) -> None:
     hidden = _size(draft, "hidden_size", sizes.hidden)
+    if hidden % 2:
+        if draft.options.sizes.get("hidden_size"):
+            raise SmokeError(f"sizes.hidden_size is {hidden}; rotary embeddings need an even one")
+        hidden += 1
     heads = min(_whole(draft, "model.num_attention_heads", sizes.heads), sizes.heads)
     while hidden % heads or (hidden // heads) % 2:  # rotary embeddings need even heads
         heads -= 1
@@ -222,12 +247,12 @@ def _batch(draft: Draft, sizes: Sizes) -> None:
     micro = draft.options.sizes.get("micro_batch_size", 1)
     microbatches = draft.options.sizes.get("num_microbatches") or _microbatches(draft)
     vocabulary = draft.options.sizes.get("vocab_size", sizes.vocab)
-    embedding = draft.value("model.position_embedding_type", "rope")
-    position = embedding if embedding in ("rope", "learned_absolute", "none") else "rope"
+    position = _position_embedding(draft)
+    stated = draft.effective["model.position_embedding_type"].written
     draft.note("model.seq_length", seq)
     draft.note("train.micro_batch_size", micro)
     draft.note("args.vocab_size", vocabulary, "vocabulary")
-    draft.note("model.position_embedding_type", position)
+    draft.note("model.position_embedding_type", position, None if stated else "not written; MTP takes no other")
     draft.note("train.global_batch_size", micro * microbatches * draft.model["expert_model_parallel_size"])
     draft.train = {
         "micro_batch_size": micro,
@@ -236,6 +261,15 @@ def _batch(draft: Draft, sizes: Sizes) -> None:
         "vocab_size": vocabulary,
         "position_embedding_type": position,
     }
+
+
+def _position_embedding(draft: Draft) -> str:
+    """As effective where the run has it; rotary else, and with MTP where only Megatron-LM's default says another."""
+    setting = draft.effective["model.position_embedding_type"]
+    embedding = setting.value if setting.known else None
+    if draft.value("model.mtp_num_layers") and not setting.written:
+        return embedding if embedding in ("rope", "none") else "rope"
+    return embedding if embedding in ("rope", "learned_absolute", "none") else "rope"
 
 
 def _microbatches(draft: Draft) -> int:

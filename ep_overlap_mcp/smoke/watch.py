@@ -66,8 +66,10 @@ class Watch:
             self._life, self._moved_at, self.stalled = seen.life, seen.at_s, False
 
     def _limit(self, seen: Seen) -> str:
-        stall = f"; nothing had moved for {seen.at_s - self._moved_at:.0f} s" if self.stalled else ""
-        return f"the wall-clock limit of {self.job.limit_s:g} s was reached{stall}"
+        what = f"the wall-clock limit of {self.job.limit_s:g} s was reached"
+        if self.stalled:
+            return f"{what}; nothing had moved for {seen.at_s - self._moved_at:.0f} s"
+        return f"{what}: raise limit_s (--limit)"
 
 
 def _exit(code: int) -> str:

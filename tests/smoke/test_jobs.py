@@ -136,7 +136,7 @@ def test_the_wall_clock_limit_ends_a_job_that_ignores_sigterm():
     last = ended(start("ignore_term", limit_s=2.0).id)
     assert (last.status, last.failure.cause) == (
         "failed",
-        "the wall-clock limit of 2 s was reached; it left no result.json",
+        "the wall-clock limit of 2 s was reached: raise limit_s (--limit); it left no result.json",
     )
     assert last.elapsed_s < 10
 

@@ -5,68 +5,17 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plans import DROPOUT, PIPELINE, machine, planned, reduced, request_of
 
 from ep_overlap_mcp import smoke
-from ep_overlap_mcp.settings.request import build_request
-from ep_overlap_mcp.settings.setting import UNKNOWN
+from ep_overlap_mcp.smoke.asked import Asked
 from ep_overlap_mcp.smoke.options import SmokeOptions
-from ep_overlap_mcp.sources.reading import Reading
-from ep_overlap_mcp.stack import parse_stack
-from ep_overlap_mcp.training_env import FakePipe, TrainingEnvironment
 
-MODEL = {
-    "num_layers": 48, "hidden_size": 2048, "num_attention_heads": 32, "ffn_hidden_size": 6144,
-    "num_moe_experts": 64, "moe_router_topk": 8, "moe_ffn_hidden_size": 768, "expert_model_parallel_size": 16,
-    "moe_token_dispatcher_type": "alltoall", "bf16": True, "add_bias_linear": False,
-    "overlap_moe_expert_parallel_comm": True,
-}  # fmt: skip
-PIPELINE = {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 3}
 TOOLS = Path(__file__).parents[2] / "tools"
-
-
-def machine(*, cores: int = 2, gpus: int = 0, core: str | None = "0.16.1", te: str | None = None, deep_ep=None):
-    """A training environment that says it has these."""
-    versions = {"torch": "2.9.0" if gpus else "2.9.0+cpu", "megatron-core": core, "transformer-engine": te,
-                "deep_ep": deep_ep}  # fmt: skip
-    no = {"possible": None, "why": "not tried"}
-    answer = {
-        "summary": "a machine", "python": "/opt/python", "python_version": "3.12.1",
-        "components": {n: {"version": v, "importable": None, "usable": None, "why": None} for n, v in versions.items()},
-        "gpus": [{"name": "NVIDIA H100", "compute_capability": "9.0", "memory_gib": 80.0, "nvlink_domain": 8,
-                  "nvlink_domain_why": None}] * gpus,
-        "gpus_why": None if gpus else "no driver", "cpu": {"cores": cores, "memory_gib": 64.0},
-        "can": {**dict.fromkeys(("alltoall", "deepep", "hybridep", "ncclep", "delay_wgrad"), no), "smoke": [],
-                "smoke_why": "not tried"},
-    }  # fmt: skip
-    return TrainingEnvironment("/opt/python", open_pipe=FakePipe.opener(lambda _program, _request: answer))
-
-
-def request_of(changes: dict[str, Any] | None = None, *, partial: bool = False, stack: str = "", assume=None):
-    """MODEL with changes; a bare name is a field of `model`, `...` is a value that the text leaves open."""
-    reading = Reading("json", "job.json", framework="megatron-core")
-    for line, (name, value) in enumerate({**MODEL, **(changes or {})}.items(), start=1):
-        if value is not None:
-            path = name if "." in name else f"model.{name}"
-            reading.add(path, UNKNOWN if value is ... else value, line=line, text=f"{name}={value}")
-    if partial:
-        reading.partial.append("the recipe is imported")
-    return build_request([reading], stack=parse_stack(stack), assume=assume)
-
-
-def planned(changes=None, *, environment=None, partial=False, stack="", assume=None, **options):
-    """The plan of MODEL with changes."""
-    request = request_of(changes, partial=partial, stack=stack, assume=assume)
-    return smoke.plan(request, environment or machine(), SmokeOptions(**options))
-
-
-def reduced(plan) -> dict[str, Any]:
-    """What settings were reduced to."""
-    return {row.setting: row.to for row in plan.shown.plan.reduced}
 
 
 def test_two_cores_take_two_ranks_with_the_experts_a_rank():
@@ -160,6 +109,7 @@ def test_the_combination_is_kept():
     assert plan.shown.plan.not_tested[1:] == [
         "model.multi_latent_attention=true: needs Transformer Engine; standard attention stands in",
         "model.moe_grouped_gemm=true: needs Transformer Engine's grouped GEMM; experts run one after another",
+        *DROPOUT,
         "model.recompute_modules=[moe_act]: the run has nothing there to recompute",
     ]
 
@@ -181,6 +131,7 @@ def test_what_a_cpu_cannot_do_is_listed_and_not_sent():
         "model.moe_permute_fusion=true: fused kernels are CUDA only",
         "model.cuda_graph_impl=transformer_engine: there are no CUDA graphs on the CPU",
         "model.cuda_graph_scope=[attn]: there are no CUDA graphs on the CPU",
+        *DROPOUT,
     }
 
 
@@ -203,7 +154,7 @@ def test_gpus_with_transformer_engine_and_deepep_keep_them():
     plan = planned(asked, environment=machine(gpus=8, te="2.9.0", deep_ep="1.2.1"), force=True)
     assert (plan.shown.engine, plan.shown.world_size, plan.device_set) == ("nccl-gpu", 8, "gpu")
     assert {name: plan.request["model"].get(name) for name in asked} == asked
-    assert (plan.shown.plan.emulated, plan.shown.plan.not_tested) == ([], [])
+    assert (plan.shown.plan.emulated, plan.shown.plan.not_tested) == ([], DROPOUT)
 
 
 def test_one_gpu_is_shared_by_two_ranks_for_correctness():
@@ -295,7 +246,9 @@ def test_a_configuration_without_overlap_taken_as_written_is_refused():
 def test_one_microbatch_stays_one():
     """With one microbatch nothing can overlap; a run that had four would hide it."""
     batch = {"train.global_batch_size": 16, "train.micro_batch_size": 1, "hardware.world_size": 16}
-    assert planned(batch).request["train"]["num_microbatches"] == 1
+    plan = planned(batch)
+    assert (plan.request["train"]["num_microbatches"], plan.shown.plan.microbatches) == (1, 1)
+    assert Asked.of_plan(plan.shown.model_dump()).microbatches == 1
 
 
 def test_memory_is_estimated_and_refused_beforehand():

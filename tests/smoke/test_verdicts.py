@@ -49,15 +49,30 @@ def test_delayed_weight_gradients_must_have_run():
 
 
 NEEDED = [path for path in paths(sound()) if path[0] in ("status", "schedule", "steps", "timing", "overlap")]
-NOT_NEEDED = {"formula", "as_expected", "by_node", "within_rounding", "within_tolerance", "max_abs_diff",
-              "max_rel_l2", "first_different", "own_ms"}  # fmt: skip
+NOT_NEEDED = {
+    "formula",
+    "as_expected",
+    "by_node",
+    "within_rounding",
+    "within_tolerance",
+    "max_abs_diff",
+    "max_rel_l2",
+    "first_different",
+    "own_ms",
+}
+COMPARED_TIMES = {("schedule", side, "per_rank", rank, name) for side in ("baseline", "overlap") for rank in (0, 1)
+                  for name in ("comm_ms", "hidden_ms")}  # fmt: skip
 
 
 @pytest.mark.parametrize("path", NEEDED, ids=lambda path: ".".join(map(str, path)))
 def test_whatever_is_missing_some_answer_is_no_longer_good(path):
     """Each part of the evidence carries some answer; those that only explain may go."""
     rest = verdicts(without(sound(), *path))
-    explains = NOT_NEEDED & set(map(str, path)) or path[-2:] in (("params", "nonzero"), ("overlap", "baseline"))
+    explains = (
+        NOT_NEEDED & set(map(str, path))
+        or path in COMPARED_TIMES
+        or path[-2:] in (("params", "nonzero"), ("overlap", "baseline"))
+    )
     assert (rest == GOOD) == bool(explains)
 
 
@@ -175,10 +190,37 @@ def test_a_rank_that_is_slow_in_the_variant_only_is_named_with_the_speed():
     ]
 
 
-def test_without_timed_pairs_the_nodes_decide():
-    """A run that was asked for numerics only says so."""
+UNTIMED = without(without(sound(), "timing"), "overlap")  # of a run that was asked for no pairs
+HIDDEN = [("schedule", "overlap", "per_rank", rank, "hidden_ms") for rank in (0, 1)]
+
+
+def test_without_timed_pairs_the_compared_steps_show_whether_streams_worked_at_once():
+    """The nodes of the compared steps have times too; without any cover among them overlap did not run."""
     asked = replace(ASKED, pairs=0)
-    assert verdicts(without(without(sound(), "timing"), "overlap"), asked) == ("yes", "unchanged", "not_measured")
+    assert verdicts(UNTIMED, asked) == ("yes", "unchanged", "not_measured")
+    assert overlap_ran(UNTIMED, asked, "overlap").evidence[-1] == (
+        "communication under compute in the compared steps: rank 0 24.0 of 60.0 ms, rank 1 24.0 of 60.0 ms"
+    )
+    one_after_the_other = given(given(UNTIMED, 0.0, *HIDDEN[0]), 0.0, *HIDDEN[1])
+    assert verdicts(one_after_the_other, asked)[0] == "no"
+
+
+@pytest.mark.parametrize("path", HIDDEN, ids=str)
+def test_without_any_times_the_count_of_nodes_alone_is_no_yes(path):
+    """A schedule whose streams wait for each other runs the same nodes; what would decide is said."""
+    asked = replace(ASKED, pairs=0)
+    ran = overlap_ran(without(UNTIMED, *path), asked, "overlap")
+    assert ran.verdict == "unknown"
+    assert "timed pairs (--pairs 8) would show it" in ran.evidence[-1]
+
+
+@pytest.mark.parametrize("pairs", [0, 8])
+def test_one_microbatch_overlaps_nothing(pairs):
+    """All nodes run, and the only forward and backward pass run alone, whatever the clock says."""
+    asked = replace(ASKED, pairs=pairs, microbatches=1)
+    ran = overlap_ran(sound(), asked, "overlap")
+    assert ran.verdict == "no"
+    assert ran.evidence[-1].startswith("one microbatch a step: the first forward and the last backward pass run alone")
 
 
 def test_one_gpu_shows_no_speed():

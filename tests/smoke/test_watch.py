@@ -40,7 +40,7 @@ def test_the_limit_ends_a_job_and_says_whether_it_stalled():
     """The cause tells a slow job from one that hung."""
     slow = looks(Seen(99, life=1), Seen(100, life=2))[-1]
     hung = looks(Seen(0, life=1), Seen(50, life=1), Seen(100, life=1))[-1]
-    assert slow == Decision("end", "failed", "the wall-clock limit of 100 s was reached")
+    assert slow == Decision("end", "failed", "the wall-clock limit of 100 s was reached: raise limit_s (--limit)")
     assert hung == Decision("end", "failed", "the wall-clock limit of 100 s was reached; nothing had moved for 100 s")
 
 

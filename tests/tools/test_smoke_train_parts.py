@@ -231,6 +231,25 @@ class TestWithTorch:
         assert compare_numbers([math.nan], [math.nan])["equal"] is False
         assert compare_numbers([1.0], [1.0, 2.0])["equal"] is False
 
+    def test_buffers_of_a_checkpoint_are_compared_with_the_weights_and_others_are_not(self):
+        """The router's bias is one: a schedule that updates it otherwise trains another model."""
+        from types import SimpleNamespace
+
+        from smoke.compare import compare_parameters
+
+        def variant(bias, counts):
+            chunk = self.torch.nn.Linear(2, 2)
+            self.torch.nn.init.ones_(chunk.weight)
+            self.torch.nn.init.ones_(chunk.bias)
+            chunk.register_buffer("expert_bias", self.torch.tensor([bias]))
+            chunk.register_buffer("tokens", self.torch.tensor([counts]), persistent=False)
+            chunk.ddp_config = SimpleNamespace(overlap_param_gather=False)
+            return SimpleNamespace(chunks=[chunk])
+
+        assert compare_parameters(variant(0.1, 3.0), variant(0.1, 4.0))["equal"]
+        row = compare_parameters(variant(0.1, 3.0), variant(0.2, 3.0))
+        assert (row["equal"], row["tensors"], row["first_different"]) == (False, 3, "chunk0.expert_bias")
+
     @pytest.mark.parametrize(
         ("gradients_apart", "loss", "near"),
         [(0.0, 5.0, True), (0.0108, 5.0, True), (1.0, 5.0, False), (0.0, 5.1, False)],

@@ -35,12 +35,12 @@ def compare_gradients(baseline: Variant, variant: Variant) -> dict[str, Any]:
 
 
 def compare_parameters(baseline: Variant, variant: Variant) -> dict[str, Any]:
-    """Every parameter, after the optimizer's step."""
+    """Every parameter and every buffer that a checkpoint holds (the router's bias), after the optimizer's step."""
     for each in (baseline, variant):
         for chunk in each.chunks:
             if chunk.ddp_config.overlap_param_gather:  # else they arrive with the next forward pass only
                 chunk.start_param_sync(force_sync=True)
-    return compare_tensors(_pairs(baseline, variant, _weight))
+    return compare_tensors((*_pairs(baseline, variant, _weight), *_persistent_buffers(baseline, variant)))
 
 
 def compare_step(
@@ -137,6 +137,14 @@ def _pairs(baseline: Variant, variant: Variant, value: Any) -> Iterable[Pair]:
     for index, (ours, theirs) in enumerate(zip(baseline.chunks, variant.chunks, strict=True)):
         for (name, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
             yield f"chunk{index}.{name}", value(a), value(b)
+
+
+def _persistent_buffers(baseline: Variant, variant: Variant) -> Iterable[Pair]:
+    for index, (ours, theirs) in enumerate(zip(baseline.chunks, variant.chunks, strict=True)):
+        for (prefix, a), (_, b) in zip(ours.named_modules(), theirs.named_modules(), strict=True):
+            for name, buffer in a.named_buffers(recurse=False):
+                if name not in a._non_persistent_buffers_set:  # noqa: SLF001 - torch has no other way to ask
+                    yield f"chunk{index}.{prefix}.{name}".replace("..", "."), buffer, b.get_buffer(name)
 
 
 def _main_grad(parameter: torch.nn.Parameter) -> torch.Tensor:

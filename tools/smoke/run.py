@@ -114,8 +114,9 @@ class Run:
         for variant in variants:
             place.at("parity", variant.name, number)
             nodes.take()
+            self.watch.calls.clear()
             losses.append(trainer.forward_backward(variant, number))
-            self._count_nodes(variant, nodes.take())
+            self._count_nodes(variant, nodes.take(), host_times=trainer.engine.host_times)
         grads = [compare_gradients(baseline, variant) for variant in others]
         for variant in variants:
             place.at("parity", variant.name, number)
@@ -146,11 +147,17 @@ class Run:
                 "executed": [],
                 "expected_wgrad": expected.wgrads if overlap else 0,
                 "executed_wgrad": [],
+                "comm_ms": 0.0,
+                "hidden_ms": 0.0,
             }
 
-    def _count_nodes(self, variant: Variant, nodes: list[schedule.Node]) -> None:
+    def _count_nodes(self, variant: Variant, nodes: list[schedule.Node], *, host_times: bool) -> None:
         row = self.part.schedule[variant.name]
         executed, wgrads, row["by_node"] = schedule.count(nodes)
+        calls = self.watch.calls[1:]  # the first is the barrier before the step
+        times = schedule.overlap_times(nodes, calls, host_times=host_times)
+        for name in ("comm_ms", "hidden_ms"):
+            row[name] += times[name] or 0.0
         row["executed"].append(executed)
         row["executed_wgrad"].append(wgrads)
         row["as_expected"] = set(row["executed"]) == {row["expected"]} and set(row["executed_wgrad"]) == {
