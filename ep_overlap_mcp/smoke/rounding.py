@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 DECIDES = (
     "what decides: more compared steps (`ep-overlap-mcp smoke run --steps 20`) and another release of Megatron-Core;"
-    " a lost or stale contribution goes beyond rounding in some step, another order of sums in none"
+    " what grows beyond rounding is a defect, what stays within it in every step and is gone there speaks for another"
+    " order of sums"
 )
 
 
