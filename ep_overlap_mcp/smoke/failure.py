@@ -39,6 +39,11 @@ def failure_of(run: Run, folder: RunFolder) -> Failure | None:
         return found.model_copy(update={"cause": f"{found.cause}; {ended}"})
     if isinstance(explained, dict):
         return _explained(explained, ended, folder, run, struck=_struck(result, explained))
+    if signals := _signals(folder):
+        rank = min(signals)
+        return Failure(
+            cause=f"rank {rank} was killed by {signals[rank]}; {ended}", rank=rank, evidence=_log_end(folder)
+        )
     return Failure(cause=_without_evidence(ended, folder), rank=None, evidence=_log_end(folder))
 
 
