@@ -115,8 +115,9 @@ def _place(explained: dict[str, Any]) -> str:
 
 
 def _signals(folder: RunFolder) -> dict[int, str]:
-    """Ranks that a signal ended, by torchrun's summary in the log; not those that torchrun closed itself."""
-    found = {int(rank): name for rank, name in _SIGNALLED.findall("\n".join(tail(folder.log)))}
+    """The rank that a signal ended first, by torchrun's summary in the log: its root cause. Not what torchrun closed."""
+    summary = "\n".join(tail(folder.log)).rpartition("Root Cause")[2]
+    found = {int(rank): name for rank, name in _SIGNALLED.findall(summary)}
     return {rank: name for rank, name in found.items() if name != "SIGTERM"}
 
 

@@ -12,6 +12,11 @@ TORCHRUN = "torchrun ended with exit code 1"
 CALL = {"name": "all_to_all_single", "seq": 7, "group": "EP", "bytes": 64}
 PEER = {"type": "RuntimeError", "message": "Timed out waiting 60000ms for send operation to complete", "at": "a.py:1"}
 KILLED = """\
+Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -6 (pid: 26137)  (SIGABRT)
+  error_file: <N/A>
 Root Cause (first observed failure):
 [0]:
   time      : 2026-12-01_13:16:36
