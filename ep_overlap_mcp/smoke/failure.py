@@ -115,7 +115,7 @@ def _place(explained: dict[str, Any]) -> str:
 
 
 def _signals(folder: RunFolder) -> dict[int, str]:
-    """The rank that a signal ended first, by torchrun's summary in the log: its root cause. Not what torchrun closed."""
+    """The rank that a signal ended first, by torchrun's summary in the log, and not what followed."""
     summary = "\n".join(tail(folder.log)).rpartition("Root Cause")[2]
     found = {int(rank): name for rank, name in _SIGNALLED.findall(summary)}
     return {rank: name for rank, name in found.items() if name != "SIGTERM"}
