@@ -39,6 +39,11 @@ def failure_of(run: Run, folder: RunFolder) -> Failure | None:
         return found.model_copy(update={"cause": f"{found.cause}; {ended}"})
     if isinstance(explained, dict):
         return _explained(explained, ended, folder, run, struck=_struck(result, explained))
+    if signals := _signals(folder):
+        rank = min(signals)
+        return Failure(
+            cause=f"rank {rank} was killed by {signals[rank]}; {ended}", rank=rank, evidence=_log_end(folder)
+        )
     return Failure(cause=_without_evidence(ended, folder), rank=None, evidence=_log_end(folder))
 
 
@@ -110,8 +115,9 @@ def _place(explained: dict[str, Any]) -> str:
 
 
 def _signals(folder: RunFolder) -> dict[int, str]:
-    """Ranks that a signal ended, by torchrun's summary in the log; not those that torchrun closed itself."""
-    found = {int(rank): name for rank, name in _SIGNALLED.findall("\n".join(tail(folder.log)))}
+    """The rank that a signal ended first, by torchrun's summary in the log, and not what followed."""
+    summary = "\n".join(tail(folder.log)).rpartition("Root Cause")[2]
+    found = {int(rank): name for rank, name in _SIGNALLED.findall(summary)}
     return {rank: name for rank, name in found.items() if name != "SIGTERM"}
 
 

@@ -59,7 +59,12 @@ def _layout(draft: Draft) -> int:
     draft.set("expert_tensor_parallel_size", 1)
     draft.set("sequence_parallel", to=False, why="TP is 1")
     draft.set("pipeline_model_parallel_size", stages)
-    draft.set("virtual_pipeline_model_parallel_size", 2 if stages > 1 and vpp > 1 else None)
+    one = draft.value("model.virtual_pipeline_model_parallel_size") == 1
+    draft.set(
+        "virtual_pipeline_model_parallel_size",
+        2 if stages > 1 and (vpp > 1 or one) else None,
+        "one virtual stage is not run: two stand in" if stages > 1 and one else None,
+    )
     draft.set("expert_model_parallel_size", experts)
     if ranks > draft.machine.most_alone:
         shared = f"{ranks} ranks share {draft.machine.most_alone} {'GPUs' if draft.machine.on_gpu else 'cores'}"

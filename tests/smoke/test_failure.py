@@ -12,6 +12,11 @@ TORCHRUN = "torchrun ended with exit code 1"
 CALL = {"name": "all_to_all_single", "seq": 7, "group": "EP", "bytes": 64}
 PEER = {"type": "RuntimeError", "message": "Timed out waiting 60000ms for send operation to complete", "at": "a.py:1"}
 KILLED = """\
+Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -6 (pid: 26137)  (SIGABRT)
+  error_file: <N/A>
 Root Cause (first observed failure):
 [0]:
   time      : 2026-12-01_13:16:36
@@ -39,7 +44,8 @@ def failed(tmp_path):
 
     def said(status, failure, *, log="", stall=None, states=None):
         folder = RunFolder(tmp_path)
-        write_json(folder.result, {"status": status, "failure": failure})
+        if status is not None:
+            write_json(folder.result, {"status": status, "failure": failure})
         folder.log.write_text(log)
         for rank, row in (states or {}).items():
             write_json(folder.state(rank), row)
@@ -78,6 +84,12 @@ def test_a_rank_killed_while_importing_is_named_from_torchruns_log(failed):
     """No rank wrote an error of its own; torchrun knows which was killed and how."""
     failure = explained(ranks=("terminated", "no report"), phase=None, variant=None, step=None)
     said = failed("failed", failure, log=KILLED)
+    assert (said.cause, said.rank) == (f"rank 1 was killed by SIGKILL; {TORCHRUN}", 1)
+
+
+def test_a_rank_killed_before_any_could_explain_is_named_from_torchruns_log(failed):
+    """While torch is being imported nobody writes a result."""
+    said = failed(None, None, log=KILLED)
     assert (said.cause, said.rank) == (f"rank 1 was killed by SIGKILL; {TORCHRUN}", 1)
 
 

@@ -146,6 +146,13 @@ def test_alltoall_in_the_place_of_deepep_has_two_experts_a_rank():
     assert (row.to, row.why) == (4, "2 experts a rank, as alltoall stands in and takes no fewer")
 
 
+def test_two_virtual_stages_stand_in_for_one():
+    """One is legal and interleaves nothing; the smaller model must not lose its stages for it."""
+    plan = planned({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 1})
+    (row,) = [row for row in plan.shown.plan.reduced if "virtual" in row.setting]
+    assert (row.before, row.to, row.why) == (1, 2, "one virtual stage is not run: two stand in")
+
+
 def test_positions_that_megatron_lm_only_has_by_default_give_way_to_mtp():
     """The check warns of what is not written; the run takes rotary embeddings instead of refusing, and says so."""
     reading = Reading("shell", "job.sh", framework="megatron-lm")
