@@ -38,6 +38,8 @@ def failure_of(run: Run, folder: RunFolder) -> Failure | None:
         found = _of_stall(stall, folder)
         return found.model_copy(update={"cause": f"{found.cause}; {ended}"})
     if isinstance(explained, dict):
+        if isinstance(stall, dict) and _still(stall, run, folder):  # of no single rank
+            ended += f"; {stall.get('cause')}"
         return _explained(explained, ended, folder, run, struck=_struck(result, explained))
     if signals := _signals(folder):
         rank = min(signals)

@@ -16,11 +16,16 @@ def name_odd_rank(
 ) -> tuple[int | None, list[str]]:
     """The odd rank, None when the evidence names none, and a line for each rank.
 
-    The odd rank is the only one in no collective while others wait. Counts of calls tell nothing: pipeline stages
-    call differently often.
+    The odd rank is the only one in no collective while others wait; else the only one that dumped no stack when all
+    were asked, which only a stopped process does not. Counts of calls tell nothing: pipeline stages call differently
+    often.
     """
+    mute = _mute_rank(stacks, world_size)
     rank = _odd_rank(states, world_size)
+    rank = mute if rank is None else rank
     lines = [_line(number, states.get(number), stacks.get(number, ())) for number in range(world_size)]
+    if mute is not None:
+        lines[mute] += "; it did not answer when asked for its stack: gone, stopped, or stuck in the kernel"
     return rank, lines if rank is None else [lines[rank], *(line for n, line in enumerate(lines) if n != rank)]
 
 
@@ -29,6 +34,11 @@ def _odd_rank(states: Mapping[int, Mapping[str, Any]], world_size: int) -> int |
     waiting = [rank for rank in ranks if states.get(rank, {}).get("in_flight")]
     idle = [rank for rank in ranks if rank not in waiting]
     return idle[0] if waiting and len(idle) == 1 else None
+
+
+def _mute_rank(stacks: Mapping[int, Sequence[str]], world_size: int) -> int | None:
+    mute = [rank for rank in range(world_size) if not stacks.get(rank)]
+    return mute[0] if len(mute) == 1 < world_size else None
 
 
 def _line(rank: int, state: Mapping[str, Any] | None, stack: Sequence[str]) -> str:

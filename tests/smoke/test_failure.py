@@ -139,3 +139,11 @@ def test_a_rank_that_does_not_answer_at_the_limit_is_named(failed):
     said = failed("timed_out", explained(ranks=("timed_out", "no report"), rank=1, odd=[1]))
     assert said.rank == 1
     assert "Rank 1 did not answer at the limit" in said.cause
+
+
+def test_a_stall_of_no_single_rank_is_said_with_the_limit(failed):
+    """All waited, none stands out, and nothing moved until the end."""
+    states = {0: state(waiting=True), 1: state(waiting=True)}
+    stall = {"rank": None, "cause": "nothing moved for 30 s", "evidence": [], "states": states}
+    said = failed("timed_out", explained(ranks=("timed_out",) * 2), stall=stall, states=states)
+    assert (said.rank, "22; nothing moved for 30 s; raise limit_s" in said.cause) == (None, True)

@@ -42,6 +42,14 @@ def test_a_rank_without_a_state_file_is_odd_when_others_wait():
     assert (rank, first) == (1, "rank 1: left no state file, so it never started or was not reached")
 
 
+def test_a_stopped_rank_is_odd_though_it_waits_like_the_others():
+    """It was stopped within the collective: it alone dumps no stack when all are asked."""
+    wait = state(waiting=True)
+    rank, (first, _) = name_odd_rank({0: wait, 1: wait}, {0: DUMP.splitlines(), 1: []}, 2)
+    assert rank == 1
+    assert first.endswith("it did not answer when asked for its stack: gone, stopped, or stuck in the kernel")
+
+
 def test_no_rank_is_named_without_evidence():
     """All wait, none waits, or two are idle: a stall, but nobody's."""
     wait, idle = state(waiting=True), state(waiting=False)
