@@ -16,6 +16,7 @@ from ep_overlap_mcp.rules.engine import (
 )
 from ep_overlap_mcp.rules.environment import HELPER
 from ep_overlap_mcp.rules.sources import bridge_setup, megatron_bridge
+from ep_overlap_mcp.rules.truth import Truth, truth
 from ep_overlap_mcp.settings.request import BRIDGE_SWITCH, MODEL_SWITCH
 
 if TYPE_CHECKING:
@@ -166,14 +167,17 @@ def verl_needs_fused_kernels(view: View) -> Check:
     """What it checks: EP overlap in a verl actor whose fused kernels are off.
 
     Why: only verl's fused forward hands over the schedule plan that overlap asks for; the plain one fails at the
-    first step, as reported when overlap was added there.
+    first step, as reported when overlap was added there. Where a verl text does not say, its base files decide.
 
     Example: `actor_rollout_ref.model.use_fused_kernels=False`
 
     Fix: `actor_rollout_ref.model.use_fused_kernels=True`.
     """
+    fused = view["verl.use_fused_kernels"]
+    unsaid = fused.unset & truth(any(reading.dialect == "verl" for reading in view.request.readings))
+    open_ = Truth(None, frozenset(["verl.use_fused_kernels"])) & unsaid
     return violated(
-        view.overlap & (view["verl.use_fused_kernels"] == False),  # noqa: E712
+        view.overlap & ((fused == False) | open_),  # noqa: E712
         "`use_fused_kernels` is false; verl's overlap needs its fused forward",
         expected="use_fused_kernels = true",
     )

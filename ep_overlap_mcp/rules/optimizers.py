@@ -1,10 +1,10 @@
-"""EPO626-636: which optimizer goes with which sharding, gathering and precision of its states."""
+"""EPO626-636, 641: which optimizer goes with which sharding, gathering, precision of its states and schedule."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ep_overlap_mcp.rules.engine import ERROR, megatron_lm, put_paths, rule, run_time, violated, violated_by
+from ep_overlap_mcp.rules.engine import ERROR, NOTED, megatron_lm, put_paths, rule, run_time, violated, violated_by
 from ep_overlap_mcp.rules.sources import arguments, megatron
 from ep_overlap_mcp.rules.truth import FALSE
 
@@ -21,6 +21,7 @@ FP8_GATHER, REUSED = "ddp.fp8_param_gather", "ddp.reuse_grad_buf_for_mxfp8_param
 PRECISION_AWARE, CPU_OFFLOAD = "optimizer.use_precision_aware_optimizer", "optimizer.optimizer_cpu_offload"
 STATES = tuple(f"optimizer.{name}_dtype" for name in ("main_grads", "main_params", "exp_avg", "exp_avg_sq"))
 FORMAT = "args.ckpt_format"
+STYLE = "args.lr_decay_style"
 
 _CONFIG = "core/optimizer/optimizer_config.py"
 _DDP_CONFIG = "core/distributed/distributed_data_parallel_config.py"
@@ -371,3 +372,48 @@ def min_lr_at_most_lr(view: View) -> Check:
     """
     rate, least = view["optimizer.lr"], view["optimizer.min_lr"]
     return violated(least > rate, f"`min_lr` {least} is above `lr` {rate}", expected="min_lr <= lr")
+
+
+@rule(
+    "EPO641",
+    "learning-rate-schedule-fits",
+    ERROR,
+    enforced=[run_time(on=_ON_MEGATRON_LM)],
+    source=[
+        megatron("0.16.1", "core/optimizer_param_scheduler.py", "147-161"),
+        megatron("0.16.1", "training/training.py", "1360-1394"),
+    ],
+    unknown=NOTED,
+    about=["args.lr_warmup_iters", "args.lr_warmup_fraction", "args.lr_warmup_init", STYLE, "optimizer.min_lr"],
+    fixes=[
+        put_paths({"args.lr_warmup_iters": None}, gives_up="the warm-up"),
+        put_paths({"args.lr_warmup_fraction": None}, gives_up="the warm-up"),
+        put_paths({"args.lr_warmup_init": None}, gives_up="where the warm-up starts"),
+        put_paths({"optimizer.min_lr": 0.0}, gives_up="the smallest learning rate as written"),
+        put_paths({STYLE: None}, gives_up="the schedule: the default is linear"),
+    ],
+)
+def learning_rate_schedule_fits(view: View) -> Check:
+    """What it checks: a warm-up as long as the decay or longer, one that starts above the learning rate, a negative
+    smallest rate, or WSD without the length of its decay.
+
+    Why: the scheduler asserts these, without a text, once the model and the optimizer are built.
+
+    Example: `--train-iters 50 --lr-warmup-iters 100`
+
+    Fix: a shorter warm-up; `--lr-wsd-decay-iters` for WSD.
+    """
+    rate, least, start = view["optimizer.lr"], view["optimizer.min_lr"], view["args.lr_warmup_init"]
+    warmup, share, decay = view["args.lr_warmup_iters"], view["args.lr_warmup_fraction"], view["args.lr_decay_iters"]
+    length = view["args.train_iters"] if decay.known and decay.raw is None else decay
+    unmeasured = view["args.lr_wsd_decay_iters"].unset & view["args.lr_wsd_decay_samples"].unset
+    return violated_by(
+        [
+            (warmup >= length, f"the warm-up of {warmup} iterations is not shorter than the decay, {length}"),
+            (share >= 1, f"`lr_warmup_fraction` is {share} of the decay"),
+            (start > rate, f"`lr_warmup_init` {start} is above `lr` {rate}"),
+            (least < 0, f"`min_lr` is {least}"),
+            ((view[STYLE] == "WSD") & unmeasured, "`lr_decay_style` is WSD without `lr_wsd_decay_iters`"),
+        ],
+        expected="a warm-up shorter than the decay, rates in order, the length of a WSD decay",
+    )

@@ -34,7 +34,7 @@ class Effective:
         self.release = release
         self._written: dict[str, Setting] = {}
         self._defaults: dict[str, Setting] = {}
-        for layer in _LAYERS[request.framework]:
+        for layer in (_single_values, *_LAYERS[request.framework]):
             layer(self)
         self._before_core = dict(self._written)
         core_writes(self)
@@ -85,6 +85,17 @@ class Effective:
     def _unstated(self, path: str) -> Setting:
         command_line = self.request.framework == "megatron-lm"
         return _unstated(path, self.release.core, command_line=command_line, partial=bool(self.request.partial))
+
+
+def _single_values(settings: Effective) -> None:
+    """Readers make a list of what may be several; Megatron-LM hands core the item of a list of one, as others write it.
+
+    Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py:1243-1246.
+    """
+    for path in ("model.moe_router_load_balancing_type", "model.moe_aux_loss_coeff"):
+        stated = settings.request.settings.get(path)
+        if stated is not None and isinstance(stated.value, list) and len(stated.value) == 1:
+            settings.write(path, stated.value[0], "a list of one is its item")
 
 
 @lru_cache(maxsize=32768)

@@ -1,7 +1,7 @@
 """What Megatron-LM's argument handling writes before core sees the configuration.
 
 Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py:430-456, 500-560, 573-590, 910-914, 965-966,
-1243-1246, 1326, 1332-1345 and `core_transformer_config_from_args`; the same logic at core_v0.14.0 to main.
+1326, 1332-1345 and `core_transformer_config_from_args`; the same logic at core_v0.14.0 to main.
 """
 
 from __future__ import annotations
@@ -20,10 +20,6 @@ _PER_RANK = "model.num_virtual_stages_per_pipeline_rank"
 
 def megatron_lm_writes(settings: Effective) -> None:
     """Apply all of them."""
-    for name in ("moe_router_load_balancing_type", "moe_aux_loss_coeff"):
-        one = settings.value(f"model.{name}")
-        if isinstance(one, list) and len(one) == 1:
-            settings.write(f"model.{name}", one[0], "a list of one is its item")
     if settings.value("args.recompute_activations") is True:
         settings.write("model.recompute_granularity", "selective", "--recompute-activations")
     if settings.value("args.use_rotary_position_embeddings") is True:

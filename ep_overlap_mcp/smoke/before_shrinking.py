@@ -66,18 +66,8 @@ def rejected_by_megatron(request: Request, result: CheckResult, environment: Tra
     if request.stack.version("transformer-engine") is None:
         shown = {**request.stack.components, "transformer-engine": Component(SHOWN_TO_MEGATRON, "given")}
         request = replace(request, stack=replace(request.stack, components=shown))
-    said = judge_request(_with_single_values(request), result, environment)
+    said = judge_request(request, result, environment)
     if said.accepted is not False:
         return {}
     place = f" at {said.at}" if said.at else ""
     return {"installed megatron-core": f"the installed megatron-core rejects it: {said.exception}{place}"}
-
-
-def _with_single_values(request: Request) -> Request:
-    """Lists of one as their value: readers make lists of both, Megatron-LM's arguments undo it, and so does the run."""
-    singles = {
-        path: replace(setting, value=setting.value[0])
-        for path in ("model.moe_router_load_balancing_type", "model.moe_aux_loss_coeff")
-        if (setting := request.settings.get(path)) and isinstance(setting.value, list) and len(setting.value) == 1
-    }
-    return replace(request, settings={**request.settings, **singles})

@@ -105,6 +105,16 @@ VIOLATED: list[Case] = [
         LM,
     ),
     ("min-lr-at-most-lr", {"optimizer.lr": 1e-5, "optimizer.min_lr": 1e-4}, LM),
+    ("learning-rate-schedule-fits", {"args.train_iters": 50, "args.lr_warmup_iters": 100}, LM),
+    (
+        "learning-rate-schedule-fits",
+        {"args.lr_decay_iters": 10, "args.lr_warmup_iters": 10, "args.train_iters": 50},
+        LM,
+    ),
+    ("learning-rate-schedule-fits", {"args.lr_decay_style": "WSD"}, LM),
+    ("learning-rate-schedule-fits", {"optimizer.lr": 1e-4, "args.lr_warmup_init": 1e-2}, LM),
+    ("learning-rate-schedule-fits", {"optimizer.min_lr": -1.0}, LM),
+    ("learning-rate-schedule-fits", {"args.lr_warmup_fraction": 1.0}, LM),
     ("manual-registration-needs-megatron-fsdp", {"ddp.fsdp_manual_registration": True}, LM),
     ("registered-buffers-exclude-expandable-segments", {"ddp.nccl_ub": True, **SEGMENTS}, LM),
     ("local-attention-needs-local-spec", {"attention_backend": "local"}, LM),
@@ -258,6 +268,8 @@ SILENT: list[Case] = [
         LM,
     ),
     ("min-lr-at-most-lr", {"optimizer.lr": 1e-4, "optimizer.min_lr": 1e-5}, LM),
+    ("learning-rate-schedule-fits", {"args.train_iters": 50, "args.lr_warmup_iters": 5}, LM),
+    ("learning-rate-schedule-fits", {"args.lr_decay_style": "WSD", "args.lr_wsd_decay_iters": 10}, LM),
     (
         "manual-registration-needs-megatron-fsdp",
         {"ddp.fsdp_manual_registration": True, "ddp.nccl_ub": True, **SHARDS},
@@ -432,6 +444,7 @@ UNDECIDED: list[OpenCase] = [
         {"optimizer.main_grads_dtype"},
     ),
     ("min-lr-at-most-lr", {"optimizer.lr": ..., "optimizer.min_lr": 1e-5}, LM, {"optimizer.lr"}),
+    ("learning-rate-schedule-fits", {"args.train_iters": ..., "args.lr_warmup_iters": 5}, LM, {"args.train_iters"}),
     (
         "manual-registration-needs-megatron-fsdp",
         {"ddp.fsdp_manual_registration": True, "ddp.nccl_ub": ..., **SHARDS},
