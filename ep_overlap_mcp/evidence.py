@@ -30,10 +30,9 @@ class Measurement:
     source: str
 
     def __str__(self) -> str:
-        way = self.backend or self.dispatcher
-        where = f"{self.hardware}, EP {self.expert_model_parallel_size}, {way}"
-        measured = f"{self.off} to {self.on} {self.unit} with overlap, {self.gain}x"
-        return f"{self.model} on {where}: {self.note if self.gain is None else measured} ({self.source})"
+        measured = f"{self.off} to {self.on} {self.unit}, {self.gain}x"
+        what = self.note if self.gain is None else measured
+        return f"{self.model}, {self.hardware}, EP {self.expert_model_parallel_size}: {what} ({self.source})"
 
 
 @lru_cache(maxsize=1)

@@ -21,6 +21,8 @@ WORK = {"proposals", "smoke", "diagnosis", "profiles", "training_env"}
 MAY_IMPORT = {
     "__init__": set(),
     "refusal": set(),
+    "surface": set(),
+    "arguments": set(),
     "bundled": set(),
     "stack": {"refusal"},
     "hardware": {"refusal"},
@@ -34,16 +36,18 @@ MAY_IMPORT = {
     "profiles": JUDGEMENT,
     "diagnosis": JUDGEMENT,
     "smoke": JUDGEMENT | {"training_env", "profiles"},
-    "reports": {"results", "__init__"},
+    "reports": {"results", "surface", "__init__"},
     "clients": BASIS | {"results"},
     "verbs": JUDGEMENT | WORK | {"reports"},
     "resources": JUDGEMENT | WORK,
     "prompt_files": BASIS,
     "completion": JUDGEMENT | WORK,
-    "commands": JUDGEMENT | WORK | {"verbs", "reports", "clients", "server"},
-    "cli": {"__init__", "refusal", "commands"},
+    "commands": JUDGEMENT | WORK | {"verbs", "reports", "clients", "server", "surface"},
+    "cli": {"__init__", "refusal", "commands", "surface"},
     "access": BASIS,
-    "server": JUDGEMENT | WORK | {"access", "verbs", "reports", "resources", "prompt_files", "completion"},
+    "server": JUDGEMENT
+    | WORK
+    | {"access", "verbs", "reports", "resources", "prompt_files", "completion", "surface", "arguments"},
     "__main__": {"cli"},
 }
 # What a room may know of another for its types alone, or of a table of the other.
@@ -144,7 +148,7 @@ def test_the_command_line_loads_little() -> None:
     loaded = loaded_by("--help")
     assert loaded & (COSTLY | {"pydantic", "yaml", "tree_sitter"}) == set()
     rooms = {name.split(".")[1] for name in loaded if name.startswith("ep_overlap_mcp.")}
-    assert rooms <= {"cli", "commands", "refusal"}
+    assert rooms <= {"cli", "commands", "refusal", "surface"}
 
 
 @pytest.mark.parametrize("form", ["text", "json", "sarif", "junit"])
