@@ -26,7 +26,6 @@ _FAILURES = (
     " in local",
     "Got completion",
     "(local_rank:",
-    "unrecognized arguments",
 )
 _FACTS = (
     "iteration ",

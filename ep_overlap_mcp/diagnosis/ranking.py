@@ -12,6 +12,7 @@ from ep_overlap_mcp.diagnosis.evidence import earliest
 from ep_overlap_mcp.diagnosis.findings import BROKEN, CONFIRMS, LIKELY, POSSIBLE, STRONG, Against, Support
 from ep_overlap_mcp.diagnosis.silent import QUIET_RUN
 from ep_overlap_mcp.diagnosis.symptoms import fitting
+from ep_overlap_mcp.diagnosis.unexplained import FOREIGN, advice
 from ep_overlap_mcp.results.diagnose import Cause, EvidenceLine, FirstFailure, RuledOut
 
 if TYPE_CHECKING:
@@ -26,11 +27,6 @@ MOST_CAUSES = 8
 SHOWN_LINES = 5  # of the first cause
 SHORT = 2  # of the others
 SHOWN_TEXT = 240
-# exceptions of files, sockets, packages and people: no setting of overlap raises them
-_FOREIGN = re.compile(
-    r"(?:[\w.]{0,60}\.)?(?:FileNotFound|Permission|IsADirectory|Connection\w{0,20}|ModuleNotFound|Unicode\w{0,20}"
-    r"|KeyboardInterrupt|JSONDecode|Key)(?:Error)?(?::|$)"
-)
 _NOT_A_NUMBER = re.compile(r"\b(?:NaN|Inf|nan|inf)\b")  # a failure that wrong numbers bring about
 _BEFORE_CANDIDATES = 1.9
 LONGEST_WAIT = 3600.0  # seconds: DeepEP gives up after 100, process groups after 600 to 3600
@@ -68,7 +64,8 @@ def rank(
     concerned = {item.cause for item in found if isinstance(item, Support)}
     look_alikes = _LOOK_ALIKES - ({*against} - own if evidence.printed else set())
     ruled_out = [RuledOut(cause=c, why=why) for c, why in against.items() if c in concerned or c in look_alikes]
-    return [_cause(group, SHORT if place else SHOWN_LINES) for place, group in enumerate(ordered)], ruled_out
+    causes = [_cause(group, SHORT if place else SHOWN_LINES) for place, group in enumerate(ordered)]
+    return [_advised(cause, evidence) for cause in causes], ruled_out
 
 
 def _shown_causes(found: Iterable[Support | Against]) -> set[str]:
@@ -101,7 +98,7 @@ def _beside_a_failure(item: Support | Against) -> Support | Against:
 
 def _bar(strange: list[Line], *, explained: bool) -> float:
     """How strong support must be to stay likely beside the failure of a log; 0 when nothing failed."""
-    if explained or (strange and all(_FOREIGN.match(line.text) for line in strange)):
+    if explained or (strange and all(FOREIGN.match(line.text) for line in strange)):
         return CONFIRMS
     return BROKEN if strange else 0.0
 
@@ -194,6 +191,15 @@ def _cause(group: list[Support], shown: int) -> Cause:
         fix=_fix(row, list(dict.fromkeys(support.fix for support in group if support.fix))),
         rules=list(rules or row.rules),
     )
+
+
+def _advised(cause: Cause, evidence: Evidence) -> Cause:
+    """An unknown cause with the advice that fits the kind of failure."""
+    if cause.cause != "unknown":
+        return cause
+    line = first_failure_line(evidence)
+    found = advice(evidence, next((f for f in evidence.failures if f.line is line), None))
+    return cause.model_copy(update=found._asdict()) if found else cause
 
 
 def _fix(row: CauseRow, fixes: list[str]) -> str:

@@ -19,6 +19,7 @@ from ep_overlap_mcp.diagnosis.evidence import Evidence, Failure, Hit, Line
 from ep_overlap_mcp.diagnosis.gates import suspicious
 from ep_overlap_mcp.diagnosis.prefixes import rank_of_file, strip_prefixes
 from ep_overlap_mcp.diagnosis.signatures import SIGNATURES
+from ep_overlap_mcp.diagnosis.signatures.refused import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,9 +51,11 @@ MANY_LINES = 1000  # to read in one block, for which looking for the signatures'
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,24}[@-~]")
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]{0,120}\.)?(?:[A-Z]\w{0,60})?(?:Error|Exception|Exit|Interrupt)(?::|$)")
+_BARE = re.compile(r"^(?:[A-Za-z_][\w.]{0,120})?Error:?$")
 _ASSERTION = re.compile(r"[Aa]ssertion.{0,400}failed|static assertion failed|Assertion error|Assertion failed")
 _ROOT_RANK = re.compile(r"^rank {0,8}: (\d{1,6}) \(local_rank")
 _FRAME = re.compile(r'^File "([^"]{1,300})", line (\d{1,7})(?:,)? in (.{1,120})')
+_CODE = ("assert ", "raise ")
 _DIGITS = b"0123456789"
 _STEP = -1
 
@@ -139,6 +142,7 @@ class _Reader:
         self._left: dict[int, int] = {}  # shape of a line -> how often it is still read; `_STEP` for a step
         self._read_bytes = 0
         self._frames: dict[int | None, deque[str]] = {}
+        self._code: dict[int | None, str] = {}  # of the innermost frame, where it shows why it fails
         self._last_steps: deque[tuple[int, bytes]] = deque(maxlen=LAST_STEPS)
         self._last_lines: deque[tuple[int, bytes, int]] = deque(maxlen=LAST_LINES)
         self._order = 0
@@ -151,6 +155,7 @@ class _Reader:
         self._number, self._bytes, self._steps = 1, 0, 0
         self._section, self._misses = "", 0
         self._frames.clear()
+        self._code.clear()
 
     def close(self) -> None:
         """Read the last steps and lines of a file that has more of them than are read on the way."""
@@ -294,13 +299,17 @@ class _Reader:
         if found := _FRAME.match(line.text):
             frames = self._frames.setdefault(line.rank, deque(maxlen=16))
             frames.append(f"{found[1]}:{found[2]} in {found[3]}")
+            self._code.pop(line.rank, None)
             self._match(line, (), passing=True)
+            return True
+        if self._frames.get(line.rank) and line.text.startswith(_CODE):
+            self._code[line.rank] = line.text
             return True
         return False
 
     def _failure(self, line: Line) -> bool:
         """Match signatures and note whether the line says that something failed."""
-        frames = tuple(self._frames.get(line.rank, ()))
+        line, frames = self._with_code(line), tuple(self._frames.get(line.rank, ()))
         rows = self._match(line, frames)
         raised = bool(_EXCEPTION.match(line.text))
         if raised:
@@ -321,11 +330,19 @@ class _Reader:
             for row in self._rows
             if row.literal in line.text and row.matches(line.text, frames) and not (passing and row.stops)
         ]
+        is_code = bool(frames) and not _EXCEPTION.match(line.text)
+        if not (passing or is_code or any(row.confirms or row.points_to for row in rows)):
+            rows += refused(line.text, frames)
         for row in rows:
             self._hits_of[row] = self._hits_of.get(row, 0) + 1
             if self._hits_of[row] <= KEPT_HITS:
                 self.hits.append(Hit(row, line, frames))
         return rows
+
+    def _with_code(self, line: Line) -> Line:
+        """The line; of an exception that says nothing with the code that its stack ends with."""
+        code = self._code.get(line.rank) if _BARE.match(line.text) else None
+        return replace(line, text=f"{line.text.rstrip(':')}: {code}") if code else line
 
     def _facts(self, line: Line) -> bool:
         """Settings, versions and memory; True when the line stated any."""

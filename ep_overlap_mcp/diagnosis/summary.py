@@ -29,8 +29,15 @@ def _first_cause(causes: list[Cause]) -> str:
     if top.cause == "unknown":
         seen = f" First exception: {top.evidence[0].text[:120]}." if top.evidence else ""
         return f"No known signature.{seen} To find out, {top.test}.{more}"
-    named = f": {', '.join(top.rules[:3])}" if top.cause == "config-rule-violated" and top.rules else ""
-    return f"{top.confidence.capitalize()}: {top.title} ({top.cause}{named}). Test: {top.test}.{more}"
+    return f"{top.confidence.capitalize()}: {top.title} ({top.cause}{_which(top)}). Test: {top.test}.{more}"
+
+
+def _which(top: Cause) -> str:
+    """The rules that are broken, else the stack's own words for it."""
+    if top.cause != "config-rule-violated":
+        return ""
+    words = ", ".join(top.rules[:3]) or "".join(line.text[:120] for line in top.evidence[:1])
+    return f": {words}" if words else ""
 
 
 def _symptoms(names: list[str], given: str) -> str:

@@ -37,7 +37,11 @@ EP, ETP = "model.expert_model_parallel_size", "model.expert_tensor_parallel_size
     "world-divides-parallelism",
     ERROR,
     enforced=[run_time()],
-    source=megatron("0.16.1", "core/parallel_state.py", "736-795"),
+    source=[
+        megatron("0.16.1", "core/parallel_state.py", "736-741"),
+        megatron("0.16.1", "core/parallel_state.py", "788-795"),
+        arguments("0.16.1", "314-319"),
+    ],
     unknown=NOTED,
 )
 def world_divides_parallelism(view: View) -> Check:
@@ -153,7 +157,7 @@ def tensor_parallel_experts_need_sequence_parallel(view: View, *, plain: bool) -
     "heads-divide-by-tp",
     ERROR,
     enforced=[core("<=0.16.0rc0", divisor_passes=False), core(">=0.16", divisor_passes=True)],
-    source=[core_config("0.16.1", "924-946")],
+    source=[core_config("0.16.1", "924-946"), core_config("0.15.3", "758-763")],
     unknown=NOTED,
 )
 def heads_divide_by_tp(view: View, *, divisor_passes: bool) -> Check:

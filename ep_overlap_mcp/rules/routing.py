@@ -144,7 +144,7 @@ def upcycling_needs_save(view: View) -> Check:
     "old-releases-train-experts-in-bf16",
     ERROR,
     enforced=[megatron_lm("<0.16")],
-    source=[arguments("0.14.0", "790-791"), arguments("0.14.0", "951-955"), arguments("0.15.3", "876-877")],
+    source=[arguments("0.14.0", "790-791"), arguments("0.14.0", "955-956"), arguments("0.15.3", "876-877")],
     about=["model.fp16", "model.moe_grouped_gemm"],
     fixes=[put(fp16=False, bf16=True, gives_up="fp16")],
 )

@@ -36,7 +36,7 @@ _SCHEDULE = "core/pipeline_parallel/combined_1f1b.py"
     "torch-fsdp2-excludes-ep",
     ERROR,
     enforced=[megatron_lm()],
-    source=arguments("0.16.1", "605-611"),
+    source=arguments("0.16.1", "610-611"),
     fixes=[put_paths({"dist.use_torch_fsdp2": False}, gives_up="torch FSDP2")],
 )
 def torch_fsdp2_excludes_ep(view: View) -> Check:

@@ -379,7 +379,7 @@ def intervals_fit(view: View) -> Check:
     "sizes-positive",
     ERROR,
     enforced=[run_time()],
-    source=[arguments("0.16.1", "314-320"), megatron("0.16.1", "core/parallel_state.py", "736-745")],
+    source=[arguments("0.16.1", "314"), megatron("0.16.1", "core/parallel_state.py", "738-740")],
     unknown=NOTED,
     about=_SIZES,
     fixes=[Fix(lambda view: _of_one(view), safe=False, gives_up="the size, which is yours to choose")],  # noqa: PLW0108

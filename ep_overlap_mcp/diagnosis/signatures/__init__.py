@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ep_overlap_mcp.diagnosis.signatures.command_line import COMMAND_LINE
 from ep_overlap_mcp.diagnosis.signatures.communication import DEEPEP, HYBRIDEP, NETWORK, PACKAGES
 from ep_overlap_mcp.diagnosis.signatures.consequences import FOLLOWS
 from ep_overlap_mcp.diagnosis.signatures.row import Signature
@@ -18,6 +19,7 @@ SIGNATURES: tuple[Signature, ...] = (
     *GRAPHS,
     *TRANSFORMER_ENGINE,
     *RULES,
+    *COMMAND_LINE,
     *FOLLOWS,
 )
 
