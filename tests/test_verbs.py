@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ep_overlap_mcp.hardware import UnknownGpuError
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.stack import Component, Stack, parse_stack
 from ep_overlap_mcp.verbs import (
@@ -84,8 +85,10 @@ def test_impossible_hardware_is_refused(numbers: dict[str, int]) -> None:
 
 def test_an_unknown_gpu_is_refused_with_those_that_are_known() -> None:
     """A misspelled GPU would else leave rules undecided for want of what was given."""
-    with pytest.raises(UsageError, match="`H1000O` is not known; known: A100"):
+    with pytest.raises(UnknownGpuError, match="`H1000O` is not known; known: A100"):
         check_configuration(Question(text=json.dumps(FIELDS), gpu="H1000O"))
+    with pytest.raises(UnknownGpuError, match="`H1000O` is not known"):
+        check_configuration(Question(text=json.dumps(FIELDS), overrides=("hardware.gpu=H1000O",)))
 
 
 def test_files_outside_the_roots_are_refused_after_links(tmp_path: Path) -> None:
