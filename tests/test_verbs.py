@@ -17,7 +17,9 @@ from ep_overlap_mcp.verbs import (
     as_overrides,
     check_configuration,
     diagnose_run,
+    propose_configuration,
     requests,
+    wgrad_conflicts,
     with_installed,
 )
 
@@ -197,3 +199,12 @@ def _python() -> str:
     import sys
 
     return sys.executable
+
+
+def test_a_patch_release_that_was_not_read_is_said_by_every_verb() -> None:
+    """Judged like the last one that was, without a word it would pass for known."""
+    question = Question(text=json.dumps(FIELDS), stack="megatron-core==0.16.9")
+    said = "megatron-core 0.16.9 is judged like 0.16.1"
+    assert any(said in finding.message for finding in check_configuration(question)[0].findings)
+    assert any(said in advice.why for advice in propose_configuration(question)[0].advice)
+    assert any(said in finding.message for finding in wgrad_conflicts(question)[0].findings)

@@ -230,6 +230,26 @@ def release_known_to_the_rules(view: View) -> Check:
     )
 
 
+@rule("EPO814", "patch-release-known-to-the-rules", INFO, enforced=[evidence()], source=RELEASES)
+def patch_release_known_to_the_rules(view: View) -> Check:
+    """What it checks: the release is of a later patch version than any of its minor version that the rules were read
+    from, or there is no such release.
+
+    Why: it is judged like the last patch version that was read. Patches seldom change what is checked.
+
+    Example: `--stack megatron-lm==0.16.9`, where 0.16.1 is the last 0.16 that was read
+
+    Fix: write the release that runs; `--python PATH` asks the Megatron that is installed there.
+    """
+    unread = view.release.unread_patches
+    return violated(
+        truth(bool(unread)),
+        f"no release that the rules were read from: {', '.join(unread)}; see that it exists",
+        expected="a release that was read, or the installed Megatron's word: --python PATH",
+        settings=[],
+    )
+
+
 def _omissions(view: View, kind: str, note: str, expected: str) -> Check:
     found = [o for o in view.request.omissions if o.kind == kind]
     current = [o for o in found if o.path is None or not _settled_later(view, o)]
