@@ -139,7 +139,8 @@ class _Reader:
         self.memory: list[MemoryUse] = []
         self.root_rank: int | None = None
         self._hits_of: dict[Signature, int] = {}
-        self._left: dict[int, int] = {}  # shape of a line -> how often it is still read; `_STEP` for a step
+        self._left = {hash(b""): 0}  # shape of a line -> how often it is still read; `_STEP` for a step
+        self._skips_steps = False
         self._read_bytes = 0
         self._frames: dict[int | None, deque[str]] = {}
         self._code: dict[int | None, str] = {}  # of the innermost frame, where it shows why it fails
@@ -174,11 +175,17 @@ class _Reader:
         if b"\x1b" in block:
             block = _ANSI.sub(b"", block)
         lines = block.split(b"\n")
-        new = self._new(lines, block.translate(None, _DIGITS).split(b"\n"))
+        shapes = list(map(hash, block.translate(None, _DIGITS).split(b"\n")))
+        if self._skips_steps:
+            steps = (index for index, shape in enumerate(shapes) if self._left.get(shape) == _STEP)
+            self._last_steps.extend((self._number + index, lines[index]) for index in steps)
         in_head = self._bytes < HEAD and self._read_bytes < READ_BYTES
-        if not (whole or in_head or self._section):
-            late = self._read_bytes >= READ_BYTES and b"model:" not in block
-            new = self._late(lines, new) if late else self._gated(lines, new)
+        if whole or in_head or self._section:
+            new = self._new(shapes)
+        elif self._read_bytes < READ_BYTES or b"model:" in block:
+            new = self._gated(lines, self._new(shapes))
+        else:
+            new = self._late(lines, shapes)
         self._rows = _rows_in(block) if len(new) > MANY_LINES else SIGNATURES
         for index, shape in new:
             if shape not in self._left and self._read_bytes >= READ_BYTES:
@@ -201,17 +208,10 @@ class _Reader:
             root_rank=self.root_rank,
         )
 
-    def _new(self, lines: list[bytes], shapes: list[bytes]) -> list[tuple[int, int]]:
+    def _new(self, shapes: list[int]) -> list[tuple[int, int]]:
         """Index and shape of the lines to read: not those of a known shape that is read often enough."""
-        left, new = self._left, []
-        for index, text in enumerate(shapes):
-            shape = hash(text)
-            known = left.get(shape, 1)
-            if known > 0 and text:
-                new.append((index, shape))
-            elif known == _STEP:
-                self._last_steps.append((self._number + index, lines[index]))
-        return new
+        left = self._left
+        return [(index, shape) for index, shape in enumerate(shapes) if left.get(shape, 1) > 0]
 
     def _gated(self, lines: list[bytes], new: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those that hold a gate, and what follows the start of a dump; the others are not read again."""
@@ -226,19 +226,19 @@ class _Reader:
                 self._left[shape] = 0
         return kept
 
-    def _late(self, lines: list[bytes], new: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The same once enough is read, in a block that starts no dump.
+    def _late(self, lines: list[bytes], shapes: list[int]) -> list[tuple[int, int]]:
+        """The gated ones once enough is read, in a block that starts no dump.
 
         Of lines of new shapes only the last ones are kept, so they are searched from the end until there are enough.
         """
         left = self._left
-        fresh = [item for item in new if item[1] not in left]
+        again = [(index, shape) for index, shape in enumerate(shapes) if left.get(shape, 0) > 0]
         last: list[tuple[int, int]] = []
-        for stop in range(len(fresh), 0, -LAST_LINES):
-            last = self._gated(lines, fresh[max(0, stop - LAST_LINES) : stop]) + last
-            if len(last) >= LAST_LINES:
-                break
-        again = [item for item in new if item[1] in left] if len(fresh) < len(new) else []
+        stop = len(shapes)
+        while stop > 0 and len(last) < LAST_LINES:
+            start = max(0, stop - LAST_LINES)
+            fresh = [(index, shapes[index]) for index in range(start, stop) if shapes[index] not in left]
+            last, stop = self._gated(lines, fresh) + last, start
         return sorted(self._gated(lines, again) + last)
 
     def _line(self, raw: bytes, number: int, shape: int) -> None:
@@ -248,6 +248,7 @@ class _Reader:
         if stated == "step":
             self._steps += 1
             self._left[shape] = 1 if self._steps < FIRST_STEPS else _STEP
+            self._skips_steps |= self._steps >= FIRST_STEPS
         else:
             self._left[shape] = self._left.get(shape, READ_AGAIN) - 1 if stated else 0
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.rules.refusals import Refusal
 
 START = 40  # characters: no statement of Megatron 0.14 to 0.19 about another subject starts like one of these
+LONG = 6  # characters of a word that few lines hold by chance
 _CAUSE = ("config-rule-violated",)
 
 
@@ -54,13 +55,13 @@ def refused(text: str, frames: Sequence[str]) -> list[Signature]:
 
 @lru_cache(maxsize=1)
 def _by_word() -> Mapping[str, Sequence[_Row]]:
-    """Each row by the word of each start, else of the message, that fewest others hold."""
+    """Each row by the word of each start, else of the message, that fewest others hold; by a long one if it can be."""
     counts = Counter(word for refusal in refusals() for words in _words(refusal.says) for word in words)
     rows = defaultdict(list)
     for refusal in refusals():
         row = _row(refusal)
         for words in _words(refusal.says):
-            rows[min(words, key=lambda word: (counts[word], -len(word)))].append(row)
+            rows[min(words, key=lambda word: (len(word) < LONG, counts[word], -len(word)))].append(row)
     return rows
 
 
