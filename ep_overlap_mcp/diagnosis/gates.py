@@ -26,6 +26,10 @@ _FAILURES = (
     " in local",
     "Got completion",
     "(local_rank:",
+    "exitcode",
+    "egmentation fault",
+    "oom_kill",
+    "TIME LIMIT",
 )
 _FACTS = (
     "iteration ",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ep_overlap_mcp.diagnosis.causes import CauseRow
-    from ep_overlap_mcp.diagnosis.evidence import Evidence, Failure, Line
+    from ep_overlap_mcp.diagnosis.evidence import Evidence, Line
     from ep_overlap_mcp.results.diagnose import Confidence
     from ep_overlap_mcp.stack import Framework
 
@@ -28,6 +28,8 @@ SHOWN_LINES = 5  # of the first cause
 SHORT = 2  # of the others
 SHOWN_TEXT = 240
 _NOT_A_NUMBER = re.compile(r"\b(?:NaN|Inf|nan|inf)\b")  # a failure that wrong numbers bring about
+_KILLED = re.compile(r"exitcode {0,8}: {0,4}-(?:7|9|11)\b")  # by the system, not by a watchdog that waited
+_BY_ITSELF = re.compile(r"exitcode {0,8}: {0,4}(?!-15\b)-?[1-9]")  # not ended by the launcher
 _BEFORE_CANDIDATES = 1.9
 LONGEST_WAIT = 3600.0  # seconds: DeepEP gives up after 100, process groups after 600 to 3600
 
@@ -137,9 +139,16 @@ def dead_peer(evidence: Evidence) -> Iterator[Support]:
 
 
 def first_failure(evidence: Evidence) -> FirstFailure | None:
-    """The failure the others followed; None when nothing failed."""
+    """The failure the others followed; None when nothing failed.
+
+    Where the log names no rank and every rank that failed said the same, it is the launcher's first one.
+    """
     line = first_failure_line(evidence)
-    return FirstFailure(rank=line.rank, file=line.file, line=line.number) if line else None
+    if line is None:
+        return None
+    said = {failure.line.text for failure in evidence.failures if not failure.follows}
+    rank = evidence.root_rank if line.rank is None and len(said) == 1 else line.rank
+    return FirstFailure(rank=rank, file=line.file, line=line.number)
 
 
 def first_failure_line(evidence: Evidence) -> Line | None:
@@ -147,8 +156,7 @@ def first_failure_line(evidence: Evidence) -> Line | None:
 
     Without times the launcher's own word on the first failed rank counts before the order of a shared file.
     """
-    for group in _preferences(evidence):
-        lines = [failure.line for failure in group]
+    for lines in _preferences(evidence):
         if lines:
             timed = all(line.time is not None for line in lines)
             named = [line for line in lines if line.rank == evidence.root_rank is not None]
@@ -161,12 +169,18 @@ def _apart(first: Line, second: Line) -> float:
     return 0.0 if first.time is None or second.time is None else second.time - first.time
 
 
-def _preferences(evidence: Evidence) -> tuple[list[Failure], ...]:
+def _preferences(evidence: Evidence) -> Iterator[list[Line]]:
+    """What broke by itself, then a process that ended without a word of its own, then those that waited."""
     own = [f for f in evidence.failures if not f.follows]
     waited = earliest(f.line for f in own if f.waits)
     broke = [f for f in own if not f.waits and (f.recognised or not waited or earliest([f.line, waited]) is f.line)]
-    ranked = [[f for f in group if f.line.rank is not None] for group in (broke, own)]
-    return (*ranked, own, list(evidence.failures))
+    yield [f.line for f in broke if f.line.rank is not None]
+    tells = _KILLED if any(f.waits for f in evidence.failures) else _BY_ITSELF
+    if not broke and evidence.root_exit and tells.search(evidence.root_exit.text):
+        yield [evidence.root_exit]
+    yield [f.line for f in own if f.line.rank is not None]
+    yield [f.line for f in own]
+    yield [f.line for f in evidence.failures]
 
 
 def _place(group: list[Support]) -> tuple[float, int, int]:
@@ -197,8 +211,7 @@ def _advised(cause: Cause, evidence: Evidence) -> Cause:
     """An unknown cause with the advice that fits the kind of failure."""
     if cause.cause != "unknown":
         return cause
-    line = first_failure_line(evidence)
-    found = advice(evidence, next((f for f in evidence.failures if f.line is line), None))
+    found = advice(evidence, first_failure_line(evidence))
     return cause.model_copy(update=found._asdict()) if found else cause
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ep_overlap_mcp.diagnosis import printed
+from ep_overlap_mcp.diagnosis.attempts import last_attempt
 from ep_overlap_mcp.diagnosis.errors import UnreadableLog
 from ep_overlap_mcp.diagnosis.evidence import Evidence, Failure, Hit, Line
 from ep_overlap_mcp.diagnosis.gates import suspicious
@@ -54,7 +55,9 @@ _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]{0,120}\.)?(?:[A-Z]\w{0,60})?(?:Erro
 _BARE = re.compile(r"^(?:[A-Za-z_][\w.]{0,120})?Error:?$")
 _ASSERTION = re.compile(r"[Aa]ssertion.{0,400}failed|static assertion failed|Assertion error|Assertion failed")
 _ROOT_RANK = re.compile(r"^rank {0,8}: (\d{1,6}) \(local_rank")
-_FRAME = re.compile(r'^File "([^"]{1,300})", line (\d{1,7})(?:,)? in (.{1,120})')
+_EXIT = re.compile(r"^exitcode {0,8}: {0,4}-?\d")
+_FRAME = re.compile(r'^File "([^"]{1,300})", line (\d{1,7})(,)? in (.{1,120})')  # a traceback's with a comma
+_ASIDE = re.compile(r"[Ww]arning|WARN|INFO|DEBUG")  # a message that ends nothing
 _CODE = ("assert ", "raise ")
 _DIGITS = b"0123456789"
 _STEP = -1
@@ -84,7 +87,7 @@ def read_logs(
     for name, text in texts.items():
         reader.open(name)
         reader.read(text.encode("utf-8", "replace"), whole=True)
-    return replace(reader.evidence(), stack=dict(stack or {}), symptom=symptom)
+    return replace(last_attempt(reader.evidence()), stack=dict(stack or {}), symptom=symptom)
 
 
 def _size(path: Path) -> int:
@@ -138,12 +141,14 @@ class _Reader:
         self.iterations: list[Iteration] = []
         self.memory: list[MemoryUse] = []
         self.root_rank: int | None = None
+        self.root_exit: Line | None = None
         self._hits_of: dict[Signature, int] = {}
         self._left = {hash(b""): 0}  # shape of a line -> how often it is still read; `_STEP` for a step
         self._skips_steps = False
         self._read_bytes = 0
         self._frames: dict[int | None, deque[str]] = {}
-        self._code: dict[int | None, str] = {}  # of the innermost frame, where it shows why it fails
+        self._code: dict[int | None, str] = {}  # of the innermost frame
+        self._code_at: dict[int | None, int | None] = {}  # the line where it is expected
         self._last_steps: deque[tuple[int, bytes]] = deque(maxlen=LAST_STEPS)
         self._last_lines: deque[tuple[int, bytes, int]] = deque(maxlen=LAST_LINES)
         self._order = 0
@@ -157,6 +162,7 @@ class _Reader:
         self._section, self._misses = "", 0
         self._frames.clear()
         self._code.clear()
+        self._code_at.clear()
 
     def close(self) -> None:
         """Read the last steps and lines of a file that has more of them than are read on the way."""
@@ -206,6 +212,7 @@ class _Reader:
             iterations=tuple(self.iterations),
             memory=tuple(self.memory),
             root_rank=self.root_rank,
+            root_exit=self.root_exit,
         )
 
     def _new(self, shapes: list[int]) -> list[tuple[int, int]]:
@@ -299,14 +306,21 @@ class _Reader:
             return True
         if found := _FRAME.match(line.text):
             frames = self._frames.setdefault(line.rank, deque(maxlen=16))
-            frames.append(f"{found[1]}:{found[2]} in {found[3]}")
+            frames.append(f"{found[1]}:{found[2]} in {found[4]}")
             self._code.pop(line.rank, None)
+            self._code_at[line.rank] = (line.number or 0) + 1 if found[3] else None
             self._match(line, (), passing=True)
             return True
-        if self._frames.get(line.rank) and line.text.startswith(_CODE):
+        if self._frames.get(line.rank) and self._is_code(line):
             self._code[line.rank] = line.text
             return True
         return False
+
+    def _is_code(self, line: Line) -> bool:
+        """Whether a stack shows this as what its innermost frame ran; other ranks' lines may stand between."""
+        if line.number == self._code_at.get(line.rank):
+            return not _EXCEPTION.match(line.text)
+        return line.text.startswith(_CODE)
 
     def _failure(self, line: Line) -> bool:
         """Match signatures and note whether the line says that something failed."""
@@ -317,6 +331,8 @@ class _Reader:
             self._frames.pop(line.rank, None)
         if found := _ROOT_RANK.match(line.text):
             self.root_rank = int(found[1])  # the root cause is printed last
+        elif _EXIT.match(line.text):
+            self.root_exit = replace(line, rank=self.root_rank)
         known = [row for row in rows if row.confirms or row.points_to]
         follows = bool(rows) and not known and any(row.follows for row in rows)
         if raised or _ASSERTION.search(line.text) or any(row.stops for row in rows):
@@ -331,8 +347,8 @@ class _Reader:
             for row in self._rows
             if row.literal in line.text and row.matches(line.text, frames) and not (passing and row.stops)
         ]
-        is_code = bool(frames) and not _EXCEPTION.match(line.text)
-        if not (passing or is_code or any(row.confirms or row.points_to for row in rows)):
+        aside = _ASIDE.search(line.text) or (frames and not _EXCEPTION.match(line.text))
+        if not (passing or aside or any(row.confirms or row.points_to for row in rows)):
             rows += refused(line.text, frames)
         for row in rows:
             self._hits_of[row] = self._hits_of.get(row, 0) + 1
@@ -342,8 +358,8 @@ class _Reader:
 
     def _with_code(self, line: Line) -> Line:
         """The line; of an exception that says nothing with the code that its stack ends with."""
-        code = self._code.get(line.rank) if _BARE.match(line.text) else None
-        return replace(line, text=f"{line.text.rstrip(':')}: {code}") if code else line
+        code = self._code.get(line.rank, "") if _BARE.match(line.text) else ""
+        return replace(line, text=f"{line.text.rstrip(':')}: {code}") if code.startswith(_CODE) else line
 
     def _facts(self, line: Line) -> bool:
         """Settings, versions and memory; True when the line stated any."""

@@ -21,6 +21,11 @@ WATCHDOG = (
         ("[rank0]: FileNotFoundError: [Errno 2] '/data/tokenizer.model'\n", "look for the file, package, key"),
         ("[rank0]: KeyError: 'moon'\n", "look for the file, package, key"),
         ("[rank0]: ValueError: the moon is not full\n" + WATCHDOG, "run check_overlap_config on the configuration"),
+        (
+            "[rank0]: ImportError: te.so: undefined symbol: _ZN3c104cuda9SetDeviceEab\n",
+            "look for the file, package, key",
+        ),
+        (STEP + "[rank0]: torch.AcceleratorError: CUDA error: device-side assert\n", "CUDA_LAUNCH_BLOCKING=1"),
         (WATCHDOG, "flight recorder"),
         ("[rank0]: torch.distributed.DistBackendError: NCCL error\n", "flight recorder"),
     ],

@@ -206,4 +206,10 @@ NETWORK = (
     ),
     hints("Got async event", "NVIDIA/nccl#1405", "network-not-overlap", pattern=r"port error|fatal", stops=False),
     hints("IBV_WC_RETRY_EXC_ERR", "NVIDIA/nccl#1814", "network-not-overlap"),
+    hints(
+        "socketStartConnect: Connect to",
+        "NCCL src/misc/socket.cc",
+        "network-not-overlap",
+        pattern=r"failed : (?:No route to host|Connection refused|Connection timed out|Network is unreachable)",
+    ),
 )
