@@ -19,6 +19,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+# What starts ranks, servers or machines wants the cores for itself: with `--dist loadgroup` these run one after another.
+STARTS_PROCESSES = (
+    "evals",
+    "smoke",
+    "tools",
+    "training_env",
+    "test_http.py",
+    "test_smoke_over_mcp.py",
+    "test_wheel.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that start processes of their own on one worker."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in STARTS_PROCESSES:
+            item.add_marker(pytest.mark.xdist_group("processes"))
+
+
 def free_port() -> int:
     """A port of loopback that nobody has now."""
     with socket.socket() as one:
