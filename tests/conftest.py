@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-# What starts ranks, servers or machines wants the cores for itself: with `--dist loadgroup` these run one after another.
+# What starts ranks, servers or machines wants cores for itself: with `--dist loadgroup` these run one after another.
 STARTS_PROCESSES = (
     "evals",
     "smoke",
