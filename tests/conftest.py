@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import socket
+import stat
 import subprocess
 import time
 from pathlib import Path
@@ -285,8 +286,9 @@ def slurm_folder(tmp_path_factory, *more: str) -> Path:
     if os.geteuid() != 0:
         pytest.skip("starting Slurm and munge takes root")
     folder = tmp_path_factory.mktemp("slurm")
-    for place in (folder, *folder.parents[:2]):
-        place.chmod(0o755)  # munged runs as another user
+    for place in (folder, *folder.parents[:3]):
+        if not place.stat().st_mode & stat.S_IXOTH:  # munged runs as another user
+            place.chmod(0o755)
     (folder / "state").mkdir()
     return folder
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _BRACKETED: Final = re.compile(r"\[.*\]|\(.*\)", re.DOTALL)
+_LISTS: Final = re.compile(r"[\[(][,\d\[\]()+*]*")
 _NONE: Final = {"none", "null", "~", ""}
 _TRUE: Final = {"true", "yes", "on", "1"}
 _FALSE: Final = {"false", "no", "off", "0"}
@@ -127,7 +128,9 @@ def _integers(raw: Any) -> list[int]:
 
 
 def _pattern(raw: Any) -> Any:
-    """A frequency of layers, once evaluated: an integer or a list of them."""
+    """A frequency of layers: an integer, a list of them, or an expression of lists that is not evaluated yet."""
+    if isinstance(raw, str) and _LISTS.fullmatch(raw):
+        return raw
     return [_int(item) for item in raw] if isinstance(raw, list) else _int(raw)
 
 
