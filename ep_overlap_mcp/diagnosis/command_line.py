@@ -17,14 +17,26 @@ if TYPE_CHECKING:
 
 _FLAG = re.compile(r"(?<!\S)--?[A-Za-z][\w-]{0,80}")
 _ABOUT = re.compile(r"error: argument (?P<flag>-[^:]{1,160}): (?P<problem>.{1,300})")
+_CHOICE = re.compile(r"invalid choice: '([^']{1,100})'")
 
 
 def refused_arguments(evidence: Evidence) -> Iterator[Support | Against]:
-    """Each flag that argparse names, with what it needs."""
+    """Each flag that argparse names, with what it needs, and the rule that a value breaks."""
     for hit in evidence.hits:
+        said = hit.line.text.partition("error: ")[2]
         remedy = _REMEDIES.get(hit.signature.literal)
-        for fix in remedy(hit.line.text.partition("error: ")[2]) if remedy else ():
-            yield Support("config-rule-violated", CONFIRMS, (hit.line,), hit.signature.rules, fix=fix)
+        for fix in remedy(said) if remedy else ():
+            yield Support(
+                "config-rule-violated", CONFIRMS, (hit.line,), hit.signature.rules or _of_value(said), fix=fix
+            )
+
+
+def _of_value(said: str) -> tuple[str, ...]:
+    """Whether no release takes a value, or only others than the one that ran."""
+    flag, value = _ABOUT.match(f"error: {said}"), _CHOICE.search(said)
+    found = field_table().registered(flag["flag"]) if flag else None
+    elsewhere = found and value and value[1] in (found[0].cli_choices or found[0].choices or ())
+    return ("value-unknown-to-version",) if elsewhere else ("value-not-allowed",)
 
 
 def _unknown(said: str) -> Iterator[str]:

@@ -38,7 +38,7 @@ SCOPES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 _DELAYS = (MODEL_DELAY, BRIDGE_DELAY)  # on in every cell, be it that plain overlap is legal only without
 _UNKNOWN_TO_VERSION = "EPO801"
-_RELEASE = ("EPO813", "EPO814")  # whether the rules know the release
+_RELEASE = ("EPO813", "EPO816")  # whether the rules know the release
 _FAMILIES = "23"  # delayed wgrad and CUDA graphs
 
 

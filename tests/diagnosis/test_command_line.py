@@ -16,6 +16,7 @@ def refused(*arguments: str) -> str:
     parser._print_message = lambda message, _file=None: said.append(message)  # type: ignore[assignment]
     parser.add_argument("--micro-batch-size", type=int, required=True)
     parser.add_argument("--moe-token-dispatcher-type", choices=["allgather", "alltoall", "flex"])
+    parser.add_argument("--optimizer", choices=["adam", "sgd"])
     parser.add_argument("--bf16", action="store_true")
     with pytest.raises(SystemExit):
         parser.parse_args(arguments)
@@ -33,7 +34,12 @@ def refused(*arguments: str) -> str:
         (["--micro-batch-size", "1.5"], ["value-not-allowed"], "`--micro-batch-size`: invalid int value: '1.5'"),
         (["--micro-batch-size"], ["value-not-allowed"], "`--micro-batch-size`: expected one argument"),
         (["--bf16=1", "--micro-batch-size=1"], ["value-not-allowed"], "`--bf16`: ignored explicit argument '1'"),
-        (["--bf16"], [], "give `--micro-batch-size`"),
+        (
+            ["--micro-batch-size=1", "--optimizer=lion"],
+            ["value-unknown-to-version"],
+            "`--optimizer`: invalid choice: 'lion' (choose from",
+        ),
+        (["--bf16"], ["required-arguments-stated"], "give `--micro-batch-size`"),
         (
             ["--micro-batch-size=1", "--moe-token-dispatcher-typ", "flex"],
             ["setting-unknown-to-version"],
@@ -62,9 +68,17 @@ def test_what_argparse_says_names_the_flag(arguments: list[str], rules: list[str
     assert result.first_failure.rank == 3
 
 
-def test_a_missing_flag_is_named_in_the_summary() -> None:
-    """No rule is about it, so the parser's words stand in its place."""
-    assert "the following arguments are required: --micro-batch-size" in diagnose(text=refused()).summary
+def test_an_argument_that_megatron_misses_itself() -> None:
+    """Its own check of what has no default."""
+    first = diagnose(text="[rank0]: AssertionError: hidden_size argument is None\n").causes[0]
+    assert (first.cause, first.rules) == ("config-rule-violated", ["required-arguments-stated"])
+
+
+def test_a_refusal_without_a_rule_is_told_in_its_own_words() -> None:
+    """The summary names what is wrong, whether or not a rule is about it."""
+    said = "ValueError: moe_new_thing must be positive, got 0"
+    frame = '[rank0]:   File "/opt/megatron/core/transformer/transformer_config.py", line 9, in __post_init__\n'
+    assert f"(config-rule-violated: {said})" in diagnose(text=f"{frame}[rank0]: {said}\n").summary
 
 
 def test_an_override_of_bridge_that_no_field_takes() -> None:

@@ -20,9 +20,15 @@ COMMAND_LINE = (
         _ARGPARSE,
         confirms=_CAUSE,
         pattern=re.compile(r": (?:invalid|expected|ignored explicit|not allowed)"),
-        rules=("value-not-allowed",),
     ),
-    Signature(MISSING_ARGUMENTS, _ARGPARSE, confirms=_CAUSE),
+    Signature(MISSING_ARGUMENTS, _ARGPARSE, confirms=_CAUSE, rules=("required-arguments-stated",)),
+    Signature(
+        "argument is None",
+        "megatron/training/arguments.py (0.16.1:796-799)",
+        confirms=_CAUSE,
+        pattern=re.compile(r"^AssertionError: \w{1,60} argument is None"),
+        rules=("required-arguments-stated",),
+    ),
     Signature(
         "OverridesError",
         "Bridge training/utils/omegaconf_utils.py@067f987df:186",
