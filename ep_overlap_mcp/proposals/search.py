@@ -11,7 +11,7 @@ import heapq
 import itertools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ep_overlap_mcp.proposals.judging import Judge
 from ep_overlap_mcp.rules import find_rule
@@ -45,6 +45,7 @@ LAYOUT_FIELDS = frozenset(
 REQUESTED = "requested"  # stands for a rule's name where the question itself asks for the change
 _MOST_STATES = 300
 _MOST_STATES_FOR_ALTERNATIVES = 25
+_MOST_STATES_FOR_A_PART = 100
 _MOST_CHANGES = 10
 
 
@@ -74,11 +75,16 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Found:
-    """The best proposal, others that choose differently, and the rules that no change satisfies."""
+    """The best proposal, others that choose differently, and the rules that no change satisfies.
+
+    Without a best one, `partial` satisfies all rules but those in `blocked_by`, which the text violates without
+    overlap as well: what is wrong with it on its own account.
+    """
 
     best: Proposal | None
     alternatives: tuple[Proposal, ...]
     blocked_by: tuple[str, ...]
+    partial: Proposal | None = None
 
 
 def search(request: Request, *, alternatives: int = 2, judge: Judge | None = None) -> Found:
@@ -87,7 +93,9 @@ def search(request: Request, *, alternatives: int = 2, judge: Judge | None = Non
     judge = judge or judge_of(request)
     best, blocked = _cheapest(request, start, judge)
     if best is None:
-        return Found(None, (), blocked)
+        partial = _all_but_the_texts_own(request, start, judge, blocked)
+        left = [o.rule.name for o in judge.errors(partial.changes)] if partial else [*blocked.led, *blocked.dead]
+        return Found(None, (), tuple(dict.fromkeys(left)), partial)
     return Found(best, tuple(_alternatives(request, best, judge)[:alternatives] if alternatives else ()), ())
 
 
@@ -96,10 +104,12 @@ def judge_of(request: Request) -> Judge:
     return Judge(request, switched_on(request).changes)
 
 
-def judged(request: Request, changes: Mapping[str, Any], judge: Judge | None = None) -> tuple[list[Outcome], list[str]]:
-    """The violated error rules after the changes, and why overlap would still be off, if it would."""
+def judged(
+    request: Request, changes: Mapping[str, Any], judge: Judge | None = None, spared: AbstractSet[str] = frozenset()
+) -> tuple[list[Outcome], list[str]]:
+    """The violated error rules after the changes but those spared, and why overlap would be off still, if it would."""
     judge = judge or Judge(request)
-    errors = judge.errors(changes)
+    errors = [error for error in judge.errors(changes) if error.rule.name not in spared]
     if errors:
         return errors, []
     changed = judge.changed(changes)
@@ -125,40 +135,69 @@ def switched_on(request: Request) -> Proposal:
     return Proposal(changes, dict.fromkeys(changes, (REQUESTED,)), {})
 
 
+def is_switch(path: str) -> bool:
+    """Whether a setting turns on overlap or delayed weight gradients."""
+    return not path.startswith("ddp.") and path.endswith((".overlap_moe_expert_parallel_comm", ".delay_wgrad_compute"))
+
+
+def _all_but_the_texts_own(request: Request, start: Proposal, judge: Judge, blocked: _Obstacles) -> Proposal | None:
+    """The cheapest proposal that leaves errors only which the text has without overlap as well, and has no fix for."""
+    off = {p: False for p, s in request.as_written.items() if is_switch(p) and s.value is True}
+    own = {error.rule.name for error in judge.errors(off)}
+    spared: frozenset[str] = frozenset()
+    while more := own.intersection(blocked.dead) - spared:
+        spared |= more
+        found, blocked = _cheapest(request, start, judge, most_states=_MOST_STATES_FOR_A_PART, spared=spared)
+        if found is not None:
+            return found
+    return None
+
+
+class _Obstacles(NamedTuple):
+    """The rules that make a dead end, and those whose fixes ran into them."""
+
+    led: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()
+
+
 def _cheapest(
     request: Request,
     start: Proposal,
     judge: Judge,
     without: frozenset[str] = frozenset(),
+    *,
     most_states: int = _MOST_STATES,
-) -> tuple[Proposal | None, tuple[str, ...]]:
-    """The cheapest proposal that makes none of the choices in `without`, or the rules that block every way."""
+    spared: frozenset[str] = frozenset(),
+) -> tuple[Proposal | None, _Obstacles]:
+    """The cheapest proposal that makes none of the choices in `without`, or the rules that block every way.
+
+    The rules in `spared` may stay violated.
+    """
     counter = itertools.count()
     queue: list[tuple[Cost, int, Proposal]] = [(start.cost, next(counter), start)]
     seen: set[str] = set()
-    blocked: list[str] = []
+    blocked = _Obstacles()
     while queue and len(seen) < most_states:
         _, _, proposal = heapq.heappop(queue)
         if (key := _key(proposal.changes)) in seen:
             continue
         seen.add(key)
-        errors, off = judged(request, proposal.changes, judge)
+        errors, off = judged(request, proposal.changes, judge, spared)
         if not errors and not off:
-            return _reduced(request, proposal, judge), ()
+            return _reduced(request, proposal, judge, spared), _Obstacles()
         options = [o for o in _options(proposal, errors, judge) if not without & _choices(o)]
-        if not options and not blocked:
-            blocked = _obstacles(proposal, errors) or off
+        if not options and not blocked.dead:
+            blocked = _obstacles(proposal, errors) if errors else _Obstacles(dead=tuple(off))
         for option in options:
             heapq.heappush(queue, (option.cost, next(counter), option))
-    return None, tuple(blocked)
+    return None, blocked
 
 
-def _obstacles(proposal: Proposal, errors: Sequence[Outcome]) -> list[str]:
-    """The rules that make a dead end, behind those whose fixes ran into them."""
+def _obstacles(proposal: Proposal, errors: Sequence[Outcome]) -> _Obstacles:
     dead = [error for error in errors if not error.rule.fixes] or list(errors[:1])
     read = {path for error in dead for path in error.reads}
     led = [name for path, names in proposal.rules.items() if path in read for name in names if name != REQUESTED]
-    return list(dict.fromkeys([*led, *(error.rule.name for error in dead)]))
+    return _Obstacles(tuple(led), tuple(error.rule.name for error in dead))
 
 
 def _alternatives(request: Request, best: Proposal, judge: Judge) -> list[Proposal]:
@@ -172,7 +211,7 @@ def _alternatives(request: Request, best: Proposal, judge: Judge) -> list[Propos
         if _has_another_fix(best.rules[path]):
             start = best.only(best.changes.keys() - {path})
             choice = _choices(best.only({path}))
-            other, _ = _cheapest(request, start, judge, choice, _MOST_STATES_FOR_ALTERNATIVES)
+            other, _ = _cheapest(request, start, judge, choice, most_states=_MOST_STATES_FOR_ALTERNATIVES)
             if other is not None and other.cost[0] <= best.cost[0] and not _contains(other, best):
                 found.setdefault(_key(other.changes), other)
     ordered = sorted(found.values(), key=lambda proposal: proposal.cost)
@@ -222,13 +261,13 @@ def _with(proposal: Proposal, values: Mapping[str, Any], fix: Fix, outcome: Outc
     yield Proposal(changes, rules, lost, unsafe)
 
 
-def _reduced(request: Request, proposal: Proposal, judge: Judge) -> Proposal:
+def _reduced(request: Request, proposal: Proposal, judge: Judge, spared: frozenset[str]) -> Proposal:
     """The proposal without changes that turn out not to be needed."""
     if len(proposal.changes) < 2:
         return proposal
     for path in list(proposal.changes):
         rest = proposal.only(set(proposal.changes) - {path})
-        if proposal.rules.get(path) != (REQUESTED,) and judged(request, rest.changes, judge) == ([], []):
+        if proposal.rules.get(path) != (REQUESTED,) and judged(request, rest.changes, judge, spared) == ([], []):
             proposal = rest
     return proposal
 

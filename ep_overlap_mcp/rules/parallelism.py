@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.rules.view import View
 
 TP, PP, CP = (f"model.{name}_parallel_size" for name in ("tensor_model", "pipeline_model", "context"))
+_LARGEST = 64  # of the sizes that a message offers
 EP, ETP = "model.expert_model_parallel_size", "model.expert_tensor_parallel_size"
 
 
@@ -52,10 +53,11 @@ def world_divides_parallelism(view: View) -> Check:
     """
     world = view["hardware.world_size"]
     dense, expert = view[TP] * view[PP] * view[CP], view[ETP] * view[EP] * view[PP]
+    no_multiple = f"{world} ranks are no multiple of"
     return violated_by(
         [
-            (world % dense > 0, f"{world} ranks are no multiple of TP x PP x CP = {dense}"),
-            (world % expert > 0, f"{world} ranks are no multiple of expert TP x EP x PP = {expert}"),
+            (world % dense > 0, f"{no_multiple} TP x PP x CP = {dense}{_that_fit(view, TP, PP, CP)}"),
+            (world % expert > 0, f"{no_multiple} expert TP x EP x PP = {expert}{_that_fit(view, ETP, EP, PP)}"),
         ],
         expected="world size % (TP * PP * CP) = world size % (expert TP * EP * PP) = 0",
     )
@@ -258,6 +260,20 @@ def tensor_parallel_overlap_needs_sequence_parallel(view: View) -> Check:
         f"`tp_comm_overlap` is on without sequence parallelism (tensor parallel size {view[TP]})",
         expected="sequence_parallel = true",
     )
+
+
+def _that_fit(view: View, *paths: str) -> str:
+    """The sizes that one setting could have, where the others fill the ranks without it."""
+    world, *sizes = (view.effective[path].value for path in ("hardware.world_size", *paths))
+    if not all(isinstance(size, int) and size > 0 for size in (world, *sizes)):
+        return ""
+    said = []
+    for path, size in zip(paths, sizes, strict=True):
+        left, over = divmod(world, math.prod(sizes) // size)
+        if not over and left % size:
+            fitting = [number for number in range(1, min(left, _LARGEST) + 1) if left % number == 0]
+            said.append(f"{path.partition('.')[2]} {', '.join(map(str, fitting))}")
+    return f"; {' or '.join(said)} would fit" if said else ""
 
 
 def _fitting_ep(view: View) -> Iterable[Mapping[str, int]]:

@@ -40,7 +40,14 @@ _FALSE = {"false", "no", "off", "0"}
 
 
 class ValueNotAllowedError(ValueError):
-    """A value that no parser of the stack would take for this field; the text says what it takes."""
+    """A value that no parser of the stack would take for this field; the text says what it takes.
+
+    `meant` is what the value plainly means, as a command line spells it; None where that is a choice.
+    """
+
+    def __init__(self, text: str, meant: str | None = None) -> None:
+        super().__init__(text if meant is None else f"{text}; write `{meant}`")
+        self.meant = meant
 
 
 @dataclass(frozen=True)
@@ -123,8 +130,18 @@ class Field:
         if choices and (command_line or self.core_checks):
             for item in value if isinstance(value, list) else (value,):
                 if item not in choices and item is not None:
-                    raise ValueNotAllowedError(f"`{self.path}` takes {self._expects(choices)}, got {item!r}")
+                    why = f"`{self.path}` takes {self._expects(choices)}, got {item!r}"
+                    raise ValueNotAllowedError(why, self._meant(value, choices, lists=command_line))
         return value
+
+    def _meant(self, value: Any, choices: tuple[Any, ...], *, lists: bool) -> str | None:
+        """The choices that a value differs from by commas, case or dashes alone."""
+        words = re.findall(r"[^\s,\[\]]+", " ".join(map(str, value if isinstance(value, list) else (value,))))
+        by_letters = {_letters(choice): str(choice) for choice in choices}
+        found = [by_letters.get(_letters(word)) for word in words]
+        if None in found or len(by_letters) < len(choices) or (not lists if self.type == "list" else len(found) != 1):
+            return None
+        return " ".join(map(str, found)) or None
 
     def _names_none(self, raw: Any) -> bool:
         """Whether `none` is an item of this list, and not its absence."""
@@ -258,6 +275,10 @@ def _field(row: Mapping[str, Any]) -> Field:
 @lru_cache(maxsize=256)
 def _free_environment_variable(path: str) -> Field:
     return Field(path=path, type="any", optional=True)
+
+
+def _letters(word: object) -> str:
+    return str(word).lower().replace("-", "_")
 
 
 @lru_cache(maxsize=64)
