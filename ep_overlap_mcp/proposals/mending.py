@@ -156,4 +156,4 @@ def _told(case: Case, omission: Omission) -> Mended:
     if omission.kind == "line ends":
         return Mended(file=str(omission.file), line=None, before="CRLF line ends", to="LF line ends", rule=rule)
     old = re.sub(r"\s*\\\n\s*", " ", case.texts[str(omission.file)][mend.start : mend.stop])
-    return Mended(file=str(omission.file), line=omission.line, before=old, to=mend.text, rule=rule)
+    return Mended(file=str(omission.file), line=omission.line, before=old, to=mend.text, path=mend.path, rule=rule)

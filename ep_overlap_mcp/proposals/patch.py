@@ -225,10 +225,8 @@ def removal(place: Place) -> Edit:
     if place.indent is not None:  # the first of several on its line: what follows takes its place
         following = re.match(r"[ \t]*", rest)
         return Edit(place.start, place.stop + (following.end() if following else 0), "")
-    start = place.start
-    while (
-        start > place.line[0] and text[start - 1] == " " and text[place.stop : place.stop + 1] in (" ", "\r", "\n", "")
-    ):
+    start, last = place.start, text[place.stop : place.stop + 1] in ("", *" \r\n\"'")
+    while start > place.line[0] and text[start - 1] == " " and last:
         start -= 1
     return Edit(start, place.stop, "")
 

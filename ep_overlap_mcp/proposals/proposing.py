@@ -56,8 +56,8 @@ def proposal(case: Case, *, texts: Mapping[str, str], reread: Reread) -> Propose
         configuration=request.name,
         verdict_before=before,
         verdict_after=after,
-        changes=_changes(request, chosen),
-        mends=list(case.mends),
+        changes=_changes(request, chosen, case.mends),
+        mends=_beside(case, chosen),
         alternatives=[_changes(request, other) for other in _choices(request, found)],
         blocked_by=list(found.blocked_by),
         patch=_patch(case, chosen.changes, texts, reread, judge),
@@ -154,13 +154,20 @@ def _without_delay(request: Request, plain: Proposal) -> Proposal:
     return replace(plain, changes={**plain.changes, **missing}, gives_up={**plain.gives_up, **lost})
 
 
-def _changes(request: Request, proposal: Proposal) -> list[Change]:
+def _beside(case: Case, proposal: Proposal) -> list[Mended]:
+    """The edits of the text but those of settings that change anyway."""
+    return [mend for mend in case.mends if mend.path not in proposal.changes]
+
+
+def _changes(request: Request, proposal: Proposal, mends: Sequence[Mended] = ()) -> list[Change]:
+    """The changes; one of a setting whose text was mended first serves the rule behind that as well."""
+    mended = {mend.path: (mend.rule,) for mend in mends}
     return [
         Change(
             path=path,
             before=_now(request, path),
             to=value,
-            rules=list(proposal.rules.get(path, ())),
+            rules=[*proposal.rules.get(path, ()), *mended.get(path, ())],
             safe=path not in proposal.unsafe,
             gives_up=proposal.gives_up.get(path),
         )
@@ -204,7 +211,7 @@ def _advice(changed: Request, outcomes: Sequence[Outcome]) -> list[Advice]:
 
 def _summary(case: Case, before: Verdict, after: Verdict, proposal: Proposal, outcomes: Sequence[Outcome]) -> str:
     named = [f"{field_table()[p].name} -> {_word(v)}" for p, v in proposal.changes.items()]
-    named += [f"{_short(mend.before)} -> {_short(mend.to)}" for mend in case.mends]
+    named += [f"{_short(mend.before)} -> {_short(mend.to)}" for mend in _beside(case, proposal)]
     if not named:
         begin = "Nothing to change" if after == "valid" else "No change is known to be needed, which decides nothing"
         return f"{begin}: {check(case.request).summary}"
@@ -231,6 +238,8 @@ def _short(text: str) -> str:
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_word, value))}]"
     return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Fix, Outcome
     from ep_overlap_mcp.settings.request import Request
 
-    Cost = tuple[bool, int, int, int]
+    Cost = tuple[int, int, int, int]
 
 LAYOUT_FIELDS = frozenset(
     {
         "model.pipeline_model_parallel_size",
         "model.tensor_model_parallel_size",
         "model.expert_model_parallel_size",
-        "model.expert_tensor_parallel_size",
         "model.context_parallel_size",
         "model.num_moe_experts",
         "model.num_layers",
@@ -60,8 +59,8 @@ class Proposal:
 
     @property
     def cost(self) -> Cost:
-        """Layout changes last, then fewest changes, then least given up, then safest."""
-        return (bool(LAYOUT_FIELDS & self.changes.keys()), len(self.changes), len(self.gives_up), len(self.unsafe))
+        """Fewest changes of the layout, then fewest changes, then least given up, then safest."""
+        return (len(LAYOUT_FIELDS & self.changes.keys()), len(self.changes), len(self.gives_up), len(self.unsafe))
 
     def only(self, paths: AbstractSet[str]) -> Proposal:
         """The proposal with just these of its changes."""
@@ -187,14 +186,16 @@ def _cheapest(
             return _reduced(request, proposal, judge, spared), _Obstacles()
         options = [o for o in _options(proposal, errors, judge) if not without & _choices(o)]
         if not options and not blocked.dead:
-            blocked = _obstacles(proposal, errors) if errors else _Obstacles(dead=tuple(off))
+            blocked = _obstacles(proposal, errors, judge) if errors else _Obstacles(dead=tuple(off))
         for option in options:
             heapq.heappush(queue, (option.cost, next(counter), option))
     return None, blocked
 
 
-def _obstacles(proposal: Proposal, errors: Sequence[Outcome]) -> _Obstacles:
-    dead = [error for error in errors if not error.rule.fixes] or list(errors[:1])
+def _obstacles(proposal: Proposal, errors: Sequence[Outcome], judge: Judge) -> _Obstacles:
+    changed = judge.changed(proposal.changes)
+    view = View(changed, changed.releases()[0])
+    dead = [e for e in errors if not any(True for fix in e.rule.fixes for _ in fix.options(view))] or list(errors[:1])
     read = {path for error in dead for path in error.reads}
     led = [name for path, names in proposal.rules.items() if path in read for name in names if name != REQUESTED]
     return _Obstacles(tuple(led), tuple(error.rule.name for error in dead))

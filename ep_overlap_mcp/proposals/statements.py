@@ -115,7 +115,8 @@ def _statement(text: str, setting: Setting, syntax: Syntax, key: str, start: int
         word = _word_after(text, end)
         far = None if end <= span[0] and text[end : span[0]].count("\n") <= _line_breaks(text, end) else span
         value = word if far is not None else span
-        value = (value[0], max(value[1], word[1])) if far is None and syntax == "overrides" else value
+        if far is None and syntax == "overrides" and word[0] != word[1]:
+            value = min(value[0], word[0]), max(value[1], word[1])  # with quotes around the value alone
     else:
         value, far = span, None
     outer, stop = start, value[1]

@@ -22,12 +22,16 @@ class Change(Record):
 
 
 class Mended(Record):
-    """An edit of the text itself that leaves no choice, part of the patch; `line` null stands for the whole file."""
+    """An edit of the text itself that leaves no choice, part of the patch; `line` null stands for the whole file.
+
+    `path` is the setting that it is about.
+    """
 
     file: str
     line: int | None = None
     before: str
     to: str
+    path: str | None = None
     rule: str
 
 

@@ -19,6 +19,7 @@ from ep_overlap_mcp.rules.engine import (
     violated,
     violated_by,
 )
+from ep_overlap_mcp.rules.remedies import RESHARDED
 from ep_overlap_mcp.rules.sources import arguments, core_config, megatron
 from ep_overlap_mcp.rules.truth import FALSE, derived
 
@@ -40,6 +41,7 @@ EP, ETP = "model.expert_model_parallel_size", "model.expert_tensor_parallel_size
     enforced=[run_time()],
     source=megatron("0.16.1", "core/parallel_state.py", "736-795"),
     unknown=NOTED,
+    fixes=[Fix(lambda view: _whole_experts(view), safe=False, gives_up=RESHARDED)],  # noqa: PLW0108
 )
 def world_divides_parallelism(view: View) -> Check:
     """What it checks: the number of ranks is no multiple of TP x PP x CP, or of expert TP x EP x PP.
@@ -274,6 +276,16 @@ def _that_fit(view: View, *paths: str) -> str:
             fitting = [number for number in range(1, min(left, _LARGEST) + 1) if left % number == 0]
             said.append(f"{path.partition('.')[2]} {', '.join(map(str, fitting))}")
     return f"; {' or '.join(said)} would fit" if said else ""
+
+
+def _whole_experts(view: View) -> Iterable[Mapping[str, int]]:
+    """Expert TP 1 where nobody has written another one and the ranks then hold the experts."""
+    sizes = [view.effective[path].value for path in ("hardware.world_size", TP, PP, CP, EP)]
+    if view.effective.requested(ETP).written or not all(isinstance(size, int) and size > 0 for size in sizes):
+        return
+    world, tp, pp, cp, ep = sizes
+    if tp > 1 and world % (tp * pp * cp) == world % (ep * pp) == 0:
+        yield {ETP: 1}
 
 
 def _fitting_ep(view: View) -> Iterable[Mapping[str, int]]:

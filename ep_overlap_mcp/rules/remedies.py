@@ -21,6 +21,7 @@ _LAYOUT = "model.pipeline_model_parallel_layout"
 _PP = "model.pipeline_model_parallel_size"
 _VPP = "model.virtual_pipeline_model_parallel_size"
 _STAGES = "model.num_virtual_stages_per_pipeline_rank"
+RESHARDED = "the layout of experts over GPUs: checkpoints must be resharded"
 _LARGEST_GROUP = 64
 _MOST_VIRTUAL_STAGES = 8  # more make stages of so few layers that pipeline traffic eats the gain
 _MODULES, _SCOPE = "model.cuda_graph_modules", "model.cuda_graph_scope"
@@ -53,7 +54,7 @@ def spread_experts() -> Fix:
         fitting = [size for size in sizes if _fits_world(view, size)]
         yield from ({"model.expert_model_parallel_size": size} for size in (fitting or sizes)[:3])
 
-    return Fix(options, safe=False, gives_up="the layout of experts over GPUs: checkpoints must be resharded")
+    return Fix(options, safe=False, gives_up=RESHARDED)
 
 
 def _fits_world(view: View, size: int) -> bool:
@@ -233,7 +234,7 @@ def graph_without(*modules: str, adding: str | None = None) -> Fix:
             kept += [adding] if adding and adding not in kept else []
             yield _graph_modules(view, kept) if kept else _no_graphs(view)  # no modules would mean the whole layer
 
-    return Fix(options, safe=False, gives_up=f"graphs of {', '.join(modules)}" if modules else "memory for the graph")
+    return Fix(options, safe=False, gives_up=f"graphs of {' or '.join(modules)}" if modules else "memory for the graph")
 
 
 def _no_graphs(view: View) -> Mapping[str, Any]:

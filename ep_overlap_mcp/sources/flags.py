@@ -178,10 +178,10 @@ def _mend(flag: Flag, refusal: Refusal) -> Mend | None:
         return None
     start, stop = flag.head.span
     if not (refusal.alone or refusal.instead == ""):
-        return Mend(start, start + len(flag.name), refusal.instead)
+        return Mend(start, start + len(flag.name), refusal.instead, refusal.path)
     value = flag.values[-1].span if flag.values else (stop, stop)
     near = value is not None and 0 <= value[1] - start <= _FARTHEST + len(flag.text)
-    return Mend(start, max(stop, value[1]), refusal.instead) if near and value is not None else None
+    return Mend(start, max(stop, value[1]), refusal.instead, refusal.path) if near and value is not None else None
 
 
 def _add(flag: Flag, setting: Field, value: Any, span: tuple[int, int] | None, reading: Reading) -> None:

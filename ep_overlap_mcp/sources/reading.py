@@ -55,12 +55,14 @@ class Assignment:
 class Mend:
     """The one edit that makes a part mean what it plainly should: characters `start` to `stop` of its file.
 
-    They become `text`, which is empty where they go; quotes around them are not counted.
+    They become `text`, which is empty where they go; quotes around them are not counted. `path` is the setting that the
+    part is about, None for the whole text.
     """
 
     start: int
     stop: int
     text: str
+    path: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Reading:
         try:
             value = raw if raw is UNKNOWN else known.parse(raw, command_line=self.framework == "megatron-lm")
         except ValueNotAllowedError as refusal:
-            mend = _of_value(refusal.meant, span)
+            mend = None if refusal.meant is None or span is None else Mend(*span, refusal.meant, known.path)
             self.left_out(text, line, str(refusal), kind="not allowed", path=known.path, file=file, mend=mend)
             value = UNKNOWN
         self.assignments.append(Assignment(known.path, value, line, text, derived_from, file or self.file, span))
@@ -160,7 +162,3 @@ class Reading:
     def recognised(self) -> bool:
         """Whether anything at all of a Megatron run was found."""
         return bool(self.assignments)
-
-
-def _of_value(meant: str | None, span: tuple[int, int] | None) -> Mend | None:
-    return None if meant is None or span is None else Mend(*span, meant)

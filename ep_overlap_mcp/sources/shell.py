@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from ep_overlap_mcp.sources.flags import read_flags, split_flags
+from ep_overlap_mcp.sources.flags import field_of, read_flags, split_flags
 from ep_overlap_mcp.sources.launchers import (
     Launch,
     Variable,
@@ -196,7 +196,9 @@ def _say_what_lacks_quotes(reading: Reading, run: Run, lines: _Lines) -> None:
         quote = "'" if nested else '"'
         what = "stops at `(` with a syntax error" if "(" in value else "takes `|` for a pipe or stops there"
         why = f"it lacks quotes, and bash {what}; write `{flag} {quote}{value}{quote}`"
-        mend = None if place is None else Mend(place, place + len(value), f"{quote}{value}{quote}")
+        meant, _ = field_of(flag) or (None, False)
+        path = meant.path if meant is not None else None
+        mend = None if place is None else Mend(place, place + len(value), f"{quote}{value}{quote}", path)
         reading.left_out(f"{flag} {value}", lines.at(place), why, kind="not allowed", mend=mend)
 
 
