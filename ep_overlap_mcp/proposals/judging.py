@@ -16,6 +16,7 @@ from ep_overlap_mcp.rules.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ep_overlap_mcp.results.check import Verdict
     from ep_overlap_mcp.rules.engine import Outcome, Rule
@@ -67,6 +68,13 @@ class Judge:
             views = [View(request, release) for release in releases]
             suspects = [o for suspect in suspects if (o := judge(suspect.rule, views)) is not None]
         return [o for o in suspects if o.state == "violated" and o.severity == "error"]
+
+    def violates(self, changes: Mapping[str, Any], names: AbstractSet[str]) -> bool:
+        """Whether one of these rules alone is violated, as an error, once the changes are made."""
+        request = self.changed(changes)
+        views = [View(request, release) for release in request.releases()]
+        asked = (judge(rule, views) for rule in self._rules.values() if rule.name in names)
+        return any(o is not None and o.state == "violated" and o.severity == "error" for o in asked)
 
     def outcomes(self, request: Request) -> list[Outcome]:
         """How every rule in force comes out for a variant, in the order of the codes."""

@@ -263,12 +263,15 @@ def _with(proposal: Proposal, values: Mapping[str, Any], fix: Fix, outcome: Outc
 
 
 def _reduced(request: Request, proposal: Proposal, judge: Judge, spared: frozenset[str]) -> Proposal:
-    """The proposal without changes that turn out not to be needed."""
+    """The proposal without changes that turn out not to be needed: most serve a rule that still needs them."""
     if len(proposal.changes) < 2:
         return proposal
     for path in list(proposal.changes):
         rest = proposal.only(set(proposal.changes) - {path})
-        if proposal.rules.get(path) != (REQUESTED,) and judged(request, rest.changes, judge, spared) == ([], []):
+        served = set(proposal.rules.get(path, ())) - spared
+        if served == {REQUESTED} or judge.violates(rest.changes, served):
+            continue
+        if judged(request, rest.changes, judge, spared) == ([], []):
             proposal = rest
     return proposal
 
