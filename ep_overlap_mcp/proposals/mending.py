@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from ep_overlap_mcp.proposals.patch import Edit, applied, removal
 from ep_overlap_mcp.proposals.statements import Place
-from ep_overlap_mcp.proposals.verifying import read_again
+from ep_overlap_mcp.proposals.verifying import is_as_complete, read_again
 from ep_overlap_mcp.results.propose import Mended
 from ep_overlap_mcp.rules import all_rules
 from ep_overlap_mcp.sources.reading import UnreadableError
@@ -63,34 +64,38 @@ def _round(case: Case, reread: Reread) -> Case:
     """The case with all edits made that its omissions name, those that overlap an earlier one left for later."""
     edits: dict[str, list[Edit]] = {}
     best = case
-    for omission in _to_mend(case)[:_MOST_EDITS]:
-        file = str(omission.file)
-        for edit in _edits(case.texts[file], omission.mend) if omission.mend else ():
+    for omission, mend in _to_mend(case)[:_MOST_EDITS]:
+        file, text = str(omission.file), case.texts[str(omission.file)]
+        for uncovers, (start, stop) in product((False, True), _ranges(text, mend)):
+            edit = _edit(text, start, stop, mend)
             if any(edit.start < other.stop and other.start < edit.stop for other in edits.get(file, [])):
                 break
             attempt = {**edits, file: [*edits.get(file, []), edit]}
-            better = _reads_better(case, best, attempt, omission, reread)
+            better = _reads_better(case, best, attempt, omission, reread, uncovers=uncovers)
             if better is not None:
-                edits, best = attempt, better
+                told = _told(omission, mend, text[start:stop])
+                edits, best = attempt, replace(better, mends=(*best.mends, told))
                 break
     return best
 
 
-def _to_mend(case: Case) -> list[Omission]:
+def _to_mend(case: Case) -> list[tuple[Omission, Mend]]:
     """What has a mend, each once; line ends first, as they are those of the whole text."""
     found = {o.mend: o for o in case.request.omissions if o.mend is not None and o.file in case.texts}
-    return sorted(found.values(), key=lambda omission: omission.kind != "line ends")
+    return [(o, mend) for mend, o in sorted(found.items(), key=lambda pair: pair[1].kind != "line ends") if mend]
 
 
-def _edits(text: str, mend: Mend) -> Iterator[Edit]:
-    """The edit as it stands, then with the quotes around what it replaces."""
-    for start, stop in _ranges(text, mend):
-        quote = text[start] if len(text) > stop > start + 1 and text[start] == text[stop - 1] else ""
-        kept = quote if quote in _QUOTES and start == mend.start else ""
-        yield Edit(start, stop, f"{kept}{mend.text}{kept}") if mend.text else removal(Place(text, start, stop))
+def _edit(text: str, start: int, stop: int, mend: Mend) -> Edit:
+    """The mend at a range; quotes that belong to the value stay."""
+    if not mend.text:
+        return removal(Place(text, start, stop))
+    quoted = start == mend.start and stop > start + 1 and text[start] in _QUOTES and text[start] == text[stop - 1]
+    kept = text[start] if quoted else ""
+    return Edit(start, stop, f"{kept}{mend.text}{kept}")
 
 
 def _ranges(text: str, mend: Mend) -> Iterator[tuple[int, int]]:
+    """Where a mend may apply: as it stands, then with the quotes around what it replaces."""
     start, stop = mend.start, mend.stop
     before, behind = text[max(start - 1, 0) : start], text[stop : stop + 1]
     if behind in _QUOTES and text.count(behind, start, stop) % 2:
@@ -102,9 +107,12 @@ def _ranges(text: str, mend: Mend) -> Iterator[tuple[int, int]]:
 
 
 def _reads_better(
-    case: Case, best: Case, edits: Mapping[str, list[Edit]], omission: Omission, reread: Reread
+    case: Case, best: Case, edits: Mapping[str, list[Edit]], omission: Omission, reread: Reread, *, uncovers: bool
 ) -> Case | None:
-    """The case with the edits made, where reading them again shows that they do what they should."""
+    """The case with the edits made, where reading them again shows that they do what they should.
+
+    An edit that `uncovers` may leave another part to mend, such as the value of a flag that it renames.
+    """
     texts = {**case.texts, **applied(case.texts, edits)}
     try:
         again = reread(texts)
@@ -119,11 +127,12 @@ def _reads_better(
     if not all(_keeps(before, after) for before, after in zip(case.requests, requests, strict=True)):
         return None
     before, after = _errors(best.request), _errors(requests[case.index])
-    fresh = after - before
-    gone = (omission.kind, _words(omission.text)) in before - after
-    if not gone or any(o.mend is None for o in requests[case.index].omissions if (o.kind, _words(o.text)) in fresh):
+    left = [o for o in requests[case.index].omissions if (o.kind, _words(o.text)) in after - before]
+    if (omission.kind, _words(omission.text)) not in before - after:
         return None
-    return replace(best, requests=requests, texts=texts, mends=(*best.mends, _told(case, omission)))
+    if left and not (uncovers and all(o.mend for o in left)):
+        return None
+    return replace(best, requests=requests, texts=texts)
 
 
 def _keeps(before: Request, after: Request) -> bool:
@@ -133,7 +142,7 @@ def _keeps(before: Request, after: Request) -> bool:
         for path, setting in before.as_written.items()
         if setting.known
     )
-    return same and len(before.partial) == len(after.partial)
+    return same and is_as_complete(before, after)
 
 
 def _same(left: object, right: object) -> bool:
@@ -148,12 +157,10 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def _told(case: Case, omission: Omission) -> Mended:
+def _told(omission: Omission, mend: Mend, old: str) -> Mended:
     """The edit as an answer tells it."""
     rule = all_rules()[_RULES[omission.kind]].name
-    mend = omission.mend
-    assert mend is not None  # noqa: S101 - the caller has chosen those that have one
     if omission.kind == "line ends":
         return Mended(file=str(omission.file), line=None, before="CRLF line ends", to="LF line ends", rule=rule)
-    old = re.sub(r"\s*\\\n\s*", " ", case.texts[str(omission.file)][mend.start : mend.stop])
+    old = re.sub(r"\s*\\\n\s*", " ", old)
     return Mended(file=str(omission.file), line=omission.line, before=old, to=mend.text, path=mend.path, rule=rule)

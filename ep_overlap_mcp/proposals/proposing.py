@@ -50,6 +50,7 @@ def proposal(case: Case, *, texts: Mapping[str, str], reread: Reread) -> Propose
         return _nothing_found(request, before, found, judge)
     changed, outcomes = judge.changed(chosen.changes), judge.after(chosen.changes)
     after = verdict_of(outcomes)
+    notes = [*([] if found.best else [_THE_REST]), *(_of_carriage_returns(m) for m in case.mends if m.line is None)]
     return ProposeResult(
         summary=_summary(case, before, after, chosen, outcomes),
         assume=request.assume,
@@ -64,7 +65,9 @@ def proposal(case: Case, *, texts: Mapping[str, str], reread: Reread) -> Propose
         advice=_advice(changed, outcomes),
         dispatchers=candidates(changed, judge),
         plan=order_of_work(request, chosen) if found.best else [],
-        next=_next(case, after, outcomes) if found.best else f"{_next_when_blocked(request, found)}; {_THE_REST}",
+        next="; ".join(
+            [_next(after, outcomes), *notes] if found.best else [_next_when_blocked(request, found), *notes]
+        ),
     )
 
 
@@ -243,15 +246,14 @@ def _word(value: Any) -> str:
     return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _next(case: Case, after: Verdict, outcomes: Sequence[Outcome]) -> str:
-    again = "".join(f"; {_without_carriage_returns(mend)}" for mend in case.mends if mend.line is None)
+def _next(after: Verdict, outcomes: Sequence[Outcome]) -> str:
     if after == "valid":
-        return f"apply the patch, then start_smoke_run on the changed configuration, then the A/B of `plan`{again}"
+        return "apply the patch, then start_smoke_run on the changed configuration, then the A/B of `plan`"
     remedy = "give them and check again" if any(o.needs for o in outcomes if undecided_error(o)) else "then check again"
     return f"still undecided {_still_open(outcomes, 12)}; {remedy}"
 
 
-def _without_carriage_returns(mend: Mended) -> str:
+def _of_carriage_returns(mend: Mended) -> str:
     return (
         f"the patch rewrites every line of {mend.file} and holds its carriage returns: where they get lost on the way, "
         f"run `{LF_COMMAND} {mend.file}` and ask again for a short one"

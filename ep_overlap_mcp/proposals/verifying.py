@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     # Edited texts by file name -> the readings of every configuration in them, in the order of the question's.
     Reread = Callable[[Mapping[str, str]], Sequence[Sequence[Reading]]]
 
+_LINE = re.compile(r"\bline \d+")
 _STAGE_PATHS = frozenset({VPP, STAGES, "model.num_layers_per_virtual_pipeline_stage"})
 
 
@@ -58,7 +60,7 @@ def read_again(
 
 
 def _says(request: Request, changes: Mapping[str, Any], again: Request, judge: Judge) -> bool:
-    if again.partial != request.partial or not _rest_is_equal(request, again, changes):
+    if not is_as_complete(request, again) or not _rest_is_equal(request, again, changes):
         return False
     if not changes:
         return True
@@ -72,6 +74,12 @@ def _says(request: Request, changes: Mapping[str, Any], again: Request, judge: J
         return True
     without = replace(wanted, settings={p: s for p, s in wanted.settings.items() if p not in left_out})
     return verdict_of(judge.outcomes(without)) == verdict_of(judge.outcomes(wanted))
+
+
+def is_as_complete(request: Request, again: Request) -> bool:
+    """Whether the same parts of the text are open, on whatever lines an edit has left them."""
+    before, after = ([_LINE.sub("", why) for why in asked.partial] for asked in (request, again))
+    return before == after
 
 
 def _rest_is_equal(request: Request, again: Request, changes: Mapping[str, Any]) -> bool:
