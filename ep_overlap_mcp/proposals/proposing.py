@@ -66,7 +66,7 @@ def proposal(case: Case, *, texts: Mapping[str, str], reread: Reread) -> Propose
         dispatchers=candidates(changed, judge),
         plan=order_of_work(request, chosen) if found.best else [],
         next="; ".join(
-            [_next(after, outcomes), *notes] if found.best else [_next_when_blocked(request, found), *notes]
+            [_next(after, outcomes) if found.best else _next_when_blocked(request, found), *notes],
         ),
     )
 

@@ -92,9 +92,7 @@ def search(request: Request, *, alternatives: int = 2, judge: Judge | None = Non
     judge = judge or judge_of(request)
     best, blocked = _cheapest(request, start, judge)
     if best is None:
-        partial = _all_but_the_texts_own(request, start, judge, blocked)
-        left = [o.rule.name for o in judge.errors(partial.changes)] if partial else [*blocked.led, *blocked.dead]
-        return Found(None, (), tuple(dict.fromkeys(left)), partial)
+        return _all_but_the_texts_own(request, start, judge, blocked)
     return Found(best, tuple(_alternatives(request, best, judge)[:alternatives] if alternatives else ()), ())
 
 
@@ -139,7 +137,7 @@ def is_switch(path: str) -> bool:
     return not path.startswith("ddp.") and path.endswith((".overlap_moe_expert_parallel_comm", ".delay_wgrad_compute"))
 
 
-def _all_but_the_texts_own(request: Request, start: Proposal, judge: Judge, blocked: _Obstacles) -> Proposal | None:
+def _all_but_the_texts_own(request: Request, start: Proposal, judge: Judge, blocked: _Obstacles) -> Found:
     """The cheapest proposal that leaves errors only which the text has without overlap as well, and has no fix for."""
     off = {p: False for p, s in request.as_written.items() if is_switch(p) and s.value is True}
     own = {error.rule.name for error in judge.errors(off)}
@@ -148,8 +146,8 @@ def _all_but_the_texts_own(request: Request, start: Proposal, judge: Judge, bloc
         spared |= more
         found, blocked = _cheapest(request, start, judge, most_states=_MOST_STATES_FOR_A_PART, spared=spared)
         if found is not None:
-            return found
-    return None
+            return Found(None, (), tuple(error.rule.name for error in judge.errors(found.changes)), found)
+    return Found(None, (), tuple(dict.fromkeys([*sorted(spared), *blocked.led, *blocked.dead])))
 
 
 class _Obstacles(NamedTuple):
