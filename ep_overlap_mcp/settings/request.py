@@ -60,14 +60,15 @@ class Request:
         return _asks_for_overlap(self.as_written)
 
     def releases(self) -> tuple[Release, ...]:
-        """The releases to judge: the stack's, narrowed to those that know every written setting."""
+        """The releases to judge: the stack's, narrowed to those that know every written setting and its value."""
         candidates = self.stack.releases(self.framework)
         if len(candidates) == 1:
             return candidates
-        written = [f for f in (field_table().get(p) for p, s in self.settings.items() if s.written) if f]
+        written = [(f, s) for p, s in self.settings.items() if s.written and (f := field_table().get(p))]
         flags = self.framework == "megatron-lm"
-        fitting = tuple(r for r in candidates if all(f.exists_in(r.core, command_line=flags) for f in written))
-        return fitting or candidates
+        fitting = [r for r in candidates if all(f.exists_in(r.core, command_line=flags) for f, _ in written)]
+        taking = [r for r in fitting if not (flags and any(f.refused_choices(s.value, r.core) for f, s in written))]
+        return tuple(taking or fitting) or candidates
 
     def with_settings(self, changes: Mapping[str, object], note: str) -> Request:
         """The same request with some settings replaced, as a proposal would; None stands for null."""
