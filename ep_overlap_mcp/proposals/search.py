@@ -109,8 +109,7 @@ def judged(
     errors = [error for error in judge.errors(changes) if error.rule.name not in spared]
     if errors:
         return errors, []
-    changed = judge.changed(changes)
-    on = all(View(changed, r).effective[MODEL_SWITCH].value is True for r in changed.releases())
+    on = all(view.effective[MODEL_SWITCH].value is True for view in judge.views(changes))
     return errors, [] if on else ["overlap-stays-off"]
 
 
@@ -191,8 +190,7 @@ def _cheapest(
 
 
 def _obstacles(proposal: Proposal, errors: Sequence[Outcome], judge: Judge) -> _Obstacles:
-    changed = judge.changed(proposal.changes)
-    view = View(changed, changed.releases()[0])
+    view = next(judge.views(proposal.changes))
     dead = [e for e in errors if not any(True for fix in e.rule.fixes for _ in fix.options(view))] or list(errors[:1])
     read = {path for error in dead for path in error.reads}
     led = [name for path, names in proposal.rules.items() if path in read for name in names if name != REQUESTED]
@@ -235,8 +233,7 @@ def _options(proposal: Proposal, errors: Sequence[Outcome], judge: Judge) -> Ite
     """Ways on: every fix, of any violated rule, that touches what the first violated rule read or is its own."""
     if not errors:
         return
-    changed = judge.changed(proposal.changes)
-    view = View(changed, changed.releases()[0])
+    view = next(judge.views(proposal.changes))
     first = min(errors, key=lambda outcome: len(outcome.rule.fixes) or 99)
     for outcome in errors:
         for fix in outcome.rule.fixes:
