@@ -193,10 +193,11 @@ def test_a_killed_rank_is_gone_once_its_peer_sees_it(tmp_path):
     report = Report(tmp_path, rank=1, world_size=2)
     busy = (
         "import threading, time\n"
+        "memory = bytearray(64 << 20)\n"
         "for _ in range(20): threading.Thread(target=time.sleep, args=(60,)).start()\n"
         "print('ready', flush=True)"
     )
-    for _ in range(30):
+    for _ in range(20):
         ours, theirs = socket.socketpair()
         rank = subprocess.Popen([sys.executable, "-c", busy], pass_fds=[theirs.fileno()], stdout=subprocess.PIPE)
         theirs.close()
