@@ -19,10 +19,11 @@ from ep_overlap_mcp.rules.engine import (
     violated,
     violated_by,
 )
-from ep_overlap_mcp.rules.pipeline import PP, VPP, virtual_stage_options
+from ep_overlap_mcp.rules.pipeline import PP, VPP
 from ep_overlap_mcp.rules.sources import arguments, core_config, megatron
 from ep_overlap_mcp.rules.truth import derived
 from ep_overlap_mcp.rules.uneven_stages import LAYERS, LAYOUT, accounted, uneven
+from ep_overlap_mcp.rules.virtual_stages import virtual_stage_options
 from ep_overlap_mcp.settings.layout import mtp_faults, parse_layout, stage_faults
 
 if TYPE_CHECKING:
