@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from ep_overlap_mcp.settings.fields import field_table
+from ep_overlap_mcp.settings.fields import absent_from
 from ep_overlap_mcp.settings.setting import Origin, Setting
 from ep_overlap_mcp.stack import Component, Framework, Release, Stack
 
@@ -49,6 +50,11 @@ class Request:
         """Whether unwritten settings have the default of the version."""
         return not self.partial
 
+    @cached_property
+    def written(self) -> tuple[Setting, ...]:
+        """The settings that the text, the caller or a what-if states."""
+        return tuple(s for s in self.settings.values() if s.written)
+
     @property
     def omissions(self) -> list[Omission]:
         """Everything the readers left out, in order."""
@@ -64,9 +70,9 @@ class Request:
         candidates = self.stack.releases(self.framework)
         if len(candidates) == 1:
             return candidates
-        written = [f for f in (field_table().get(p) for p, s in self.settings.items() if s.written) if f]
+        paths = {s.path for s in self.written}
         flags = self.framework == "megatron-lm"
-        fitting = tuple(r for r in candidates if all(f.exists_in(r.core, command_line=flags) for f in written))
+        fitting = tuple(r for r in candidates if paths.isdisjoint(absent_from(r.core, command_line=flags)))
         return fitting or candidates
 
     def with_settings(self, changes: Mapping[str, object], note: str) -> Request:
