@@ -1,4 +1,4 @@
-"""Other machines that are really there: an ssh server on loopback, a process namespace, a Slurm of two nodes."""
+"""What tests of several rooms share; other machines that are really there: ssh, a process namespace, a Slurm."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """asyncio, as the server runs on it."""
+    return "asyncio"
 
 
 def free_port() -> int:

@@ -110,8 +110,7 @@ class Fix:
 
 def put(safe: bool = True, gives_up: str | None = None, **values: Any) -> Fix:  # noqa: FBT001, FBT002
     """Set fields of `model`: `put(moe_token_dispatcher_type="alltoall")`."""
-    changes = {f"model.{name}": value for name, value in values.items()}
-    return Fix(lambda _view: [changes], safe and gives_up is None, gives_up)
+    return put_paths({f"model.{name}": value for name, value in values.items()}, safe=safe, gives_up=gives_up)
 
 
 def put_paths(changes: Mapping[str, Any], *, safe: bool = True, gives_up: str | None = None) -> Fix:
