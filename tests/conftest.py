@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import socket
+import stat
 import subprocess
 import time
 from pathlib import Path
@@ -17,6 +18,25 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+# What starts ranks, servers or machines wants cores for itself: with `--dist loadgroup` these run one after another.
+STARTS_PROCESSES = (
+    "evals",
+    "smoke",
+    "tools",
+    "training_env",
+    "test_http.py",
+    "test_smoke_over_mcp.py",
+    "test_wheel.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that start processes of their own on one worker."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in STARTS_PROCESSES:
+            item.add_marker(pytest.mark.xdist_group("processes"))
 
 
 @pytest.fixture
@@ -272,8 +292,9 @@ def slurm_folder(tmp_path_factory, *more: str) -> Path:
     if os.geteuid() != 0:
         pytest.skip("starting Slurm and munge takes root")
     folder = tmp_path_factory.mktemp("slurm")
-    for place in (folder, *folder.parents[:2]):
-        place.chmod(0o755)  # munged runs as another user
+    for place in (folder, *folder.parents[:3]):
+        if not place.stat().st_mode & stat.S_IXOTH:  # munged runs as another user
+            place.chmod(0o755)
     (folder / "state").mkdir()
     return folder
 

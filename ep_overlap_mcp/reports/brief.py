@@ -36,7 +36,7 @@ def brief(result: Result, limit: int = LIMIT) -> Answer:
     if kind == "smoke" and "id" in answer:  # a run; a plan that was asked for is told in full
         answer["plan"] = _counted_plan(answer["plan"])
     while _size(answer) > limit and (field := _longest(answer)) is not None:
-        answer[field] = _halved(answer[field])
+        answer[field] = _shortened(answer[field])
     omitted = {key: count - len(answer[key]) for key, count in whole.items() if count > len(answer[key])}
     if omitted:
         answer["omitted"] = omitted
@@ -173,8 +173,9 @@ def _longest(answer: Mapping[str, Any]) -> str | None:
     return max(sizes, key=sizes.__getitem__) if sizes else None
 
 
-def _halved(value: Any) -> Any:
-    keep = max(1, len(value) // 2)
+def _shortened(value: Any) -> Any:
+    """Without its last quarter: no more than is needed is cut."""
+    keep = len(value) - max(1, len(value) // 4)
     return dict(list(value.items())[:keep]) if isinstance(value, dict) else value[:keep]
 
 

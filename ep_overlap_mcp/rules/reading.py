@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ep_overlap_mcp.rules.engine import ERROR, INFO, WARNING, evidence, rule, undecided, violated
+from ep_overlap_mcp.rules.engine import ERROR, INFO, WARNING, evidence, megatron_lm, rule, undecided, violated
+from ep_overlap_mcp.rules.sources import arguments
 from ep_overlap_mcp.rules.truth import FALSE, Truth, truth
 from ep_overlap_mcp.settings.fields import absent_from, deprecated_in, field_table
 from ep_overlap_mcp.stack import CORE_RELEASES
@@ -230,6 +231,69 @@ def release_known_to_the_rules(view: View) -> Check:
         f"{newer} is newer than every release that the rules were written after, and is judged like main; the "
         "installed Megatron decides: --python PATH, or EP_OVERLAP_PYTHON for the server",
     )
+
+
+@rule("EPO814", "value-unknown-to-version", ERROR, enforced=[megatron_lm()], source=FIELDS)
+def value_unknown_to_version(view: View) -> Check:
+    """What it checks: a written value that Megatron-LM's parser takes in other releases only.
+
+    Why: the run ends at start-up with "invalid choice". Where the release is not given, such a value narrows the
+    releases judged instead.
+
+    Example: `--optimizer lion` on 0.16, `--ckpt-format zarr` from 0.16 on
+
+    Fix: one of the values that the message names, or the release that has it.
+    """
+    core = view.release.core
+    refused = list(view.request.refused_choices(core))
+    return violated(
+        truth(bool(refused)),
+        f"not among the choices of Megatron-LM {core.label}: "
+        + _listed(
+            (f"{row.name} {item} (takes {', '.join(map(str, row.choices_in(core)))})", s.origin)
+            for s, row, item in refused
+        ),
+        expected=f"values that Megatron-LM {core.label} takes",
+        settings=[s.path for s, _, _ in refused],
+    )
+
+
+@rule(
+    "EPO815",
+    "required-arguments-stated",
+    WARNING,
+    enforced=[megatron_lm()],
+    source=arguments("0.16.1", "495,796-799,824-826"),
+)
+def required_arguments_stated(view: View) -> Check:
+    """What it checks: a command of Megatron-LM's own training script without an argument that has no default.
+
+    Why: `validate_args` asserts each of them, so that this very command ends at start-up. It is a warning, because a
+    command is often shown with its interesting part alone; the rules that need the missing value are undecided.
+
+    Example: `torchrun pretrain_gpt.py --num-layers 48 --num-experts 64`, which says no `--hidden-size`
+
+    Fix: give the whole command.
+    """
+    own = any(reading.strict for reading in view.request.readings)
+    whole = own and view.request.complete and not view.states(_SAY_THE_REST)
+    missing = [flag for flag, paths in _REQUIRED.items() if not view.states(paths)]
+    return violated(
+        truth(whole and bool(missing)),
+        f"Megatron-LM asserts at start-up what this command does not say: {', '.join(missing)}; give the whole command",
+        settings=[],
+    )
+
+
+_REQUIRED: Final = {
+    "--num-layers": ("model.num_layers", "args.encoder_num_layers", "model.hybrid_layer_pattern"),
+    "--hidden-size": ("model.hidden_size",),
+    "--num-attention-heads": ("model.num_attention_heads",),
+    "--max-position-embeddings": ("args.max_position_embeddings",),
+    "--seq-length": ("model.seq_length", "args.encoder_seq_length"),
+    "--micro-batch-size": ("train.micro_batch_size",),
+}
+_SAY_THE_REST: Final = ("args.use_checkpoint_args", "args.yaml_cfg")  # the checkpoint, or a file
 
 
 def _omissions(view: View, kind: str, note: str, expected: str) -> Check:

@@ -15,7 +15,7 @@ def field_markdown(field: Field) -> str:
     if field.cli_choices:
         rows.append(f"- values on the command line: {', '.join(map(str, field.cli_choices))}")
     if field.choices:
-        rows.append(f"- values: {', '.join(map(str, field.choices))}")
+        rows.append(f"- values: {', '.join(_with_releases(field, str(choice)) for choice in field.choices)}")
     if field.defaults:
         rows.append("- default: " + _by_release(field.defaults, field.until))
     if field.cli_defaults:
@@ -31,6 +31,13 @@ def field_markdown(field: Field) -> str:
     if field.deprecated_since:
         rows.append(f"- deprecated since megatron-core {field.deprecated_since}: use `{field.use}`")
     return "\n".join(row for i, row in enumerate(rows) if row or i == 1) + "\n"
+
+
+def _with_releases(field: Field, choice: str) -> str:
+    """A value, and in which releases Megatron-LM's parser takes it where not in all."""
+    since, until = field.choices_since.get(choice), field.choices_until.get(choice)
+    spans = ([f"from {since}"] if since else []) + ([f"before {until}"] if until else [])
+    return f"{choice} ({' and '.join(spans)})" if spans else choice
 
 
 def _by_release(defaults: tuple[tuple[str, object], ...], until: str | None) -> str:

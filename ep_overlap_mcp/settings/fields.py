@@ -7,7 +7,7 @@ NVIDIA/Megatron-LM at core_v0.14.0, core_v0.15.3, core_v0.16.1, core_v0.17.1, co
 
 from __future__ import annotations
 
-import ast
+import dataclasses
 import difflib
 import json
 import re
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from ep_overlap_mcp.settings.values import encodable, expected, is_one, says_none, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,12 +33,8 @@ class _Absent:
 
 ABSENT: Final = _Absent()
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
-_BRACKETED = re.compile(r"\[.*\]|\(.*\)", re.DOTALL)
 _OLDEST: Final = (0, 14)
-_NONE = {"none", "null", "~", ""}
-_TRUE = {"true", "yes", "on", "1"}
-_FALSE = {"false", "no", "off", "0"}
+_PLAIN: Final = ("int", "float", "str")
 
 
 class ValueNotAllowedError(ValueError):
@@ -47,21 +45,28 @@ class ValueNotAllowedError(ValueError):
 class Field:
     """One setting. `defaults` holds pairs (first release that has it, as major.minor or "main"; value).
 
-    `choices` are checked by core itself where `core_checks` says so, else by argparse alone; `cli_choices` are
-    argparse's where it takes fewer. `command_line` is false where Megatron-LM's own parser has no such flag, though
-    launchers around it use one; `flag_since` and `flag_until` are the first release whose parser has it and the first
-    that has it no longer, where these are not those of the field.
+    `choices` are those of all releases, checked by core itself where `core_checks` says so, else by argparse alone;
+    `choices_since` and `choices_until` name the first release whose parser takes one and the first that does no longer.
+    `cli_choices` are argparse's where it takes fewer, `cli_type` its type where it is narrower; `items` is the type of
+    a list's items, `count` how many there must be. `command_line` is false where Megatron-LM's own parser has no such
+    flag, though launchers around it use one; `flag_since` and `flag_until` are the first release whose parser has it
+    and the first that has it no longer, where these are not those of the field.
     """
 
     path: str
     type: str
     optional: bool = False
+    cli_type: str | None = None
+    items: str | None = None
+    count: int | None = None
     defaults: tuple[tuple[str, Any], ...] = ()
     cli_defaults: tuple[tuple[str, Any], ...] = ()
     until: str | None = None
     on_dev: bool | None = None
     choices: tuple[Any, ...] = ()
     cli_choices: tuple[Any, ...] = ()
+    choices_since: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    choices_until: Mapping[str, str] = dataclasses.field(default_factory=dict)
     core_checks: bool = False
     flags: tuple[str, ...] = ()
     off_flags: tuple[str, ...] = ()
@@ -107,24 +112,59 @@ class Field:
                     value = candidate
         return [value] if self.type == "list" and isinstance(value, str) else value
 
-    def parse(self, raw: Any, *, command_line: bool = True) -> Any:
-        """The typed value of what was written: flags and shells give strings, YAML and JSON typed values.
+    def refused_choices(self, value: Any, core: Core) -> list[Any]:
+        """Of a written value, or of a list's items, those that this release's parser does not know yet, or any more.
+
+        What no release knows is none of them: `parse` refuses it.
+        """
+        items = value if isinstance(value, list) else [value]
+        return [item for item in items if isinstance(item, str) and not self._takes_choice(item, core)]
+
+    def choices_in(self, core: Core) -> tuple[Any, ...]:
+        """The values that the parser of this release takes; nothing where it takes any."""
+        return tuple(c for c in self.cli_choices or self.choices if self._takes_choice(str(c), core))
+
+    def _takes_choice(self, choice: str, core: Core) -> bool:
+        since, until = self.choices_since.get(choice), self.choices_until.get(choice)
+        known = since is None or core.minor >= _minor(since)
+        return known and (until is None or max(core.minor, _OLDEST) < _minor(until))
+
+    def parse(self, raw: Any, *, command_line: bool = True, strict: bool = False) -> Any:
+        """The typed value of what was written.
 
         Raises ValueNotAllowedError where the stack's own parser would refuse the value: argparse holds a command line
-        to the choices, a dataclass only to those that core checks itself.
+        to the choices, a dataclass only to those that core checks itself. `strict` is for words that Megatron-LM's own
+        parser gets, to whose plain types `none` is a word like any other.
         """
-        raw = _encodable(raw)
-        if raw is None or (isinstance(raw, str) and raw.strip().lower() in _NONE and self.type != "list"):
+        raw = encodable(raw)
+        if raw is None or (self.type != "list" and says_none(raw) and not (strict and self._knows_no_none)):
             return self._none(raw)
-        value = ["none"] if self._names_none(raw) else _PARSERS[self.type](raw)
         choices = (command_line and self.cli_choices) or self.choices
-        if value is ABSENT:
-            raise ValueNotAllowedError(f"`{self.path}` takes {self._expects(choices)}, got {raw!r}")
-        if choices and (command_line or self.core_checks):
-            for item in value if isinstance(value, list) else (value,):
-                if item not in choices and item is not None:
-                    raise ValueNotAllowedError(f"`{self.path}` takes {self._expects(choices)}, got {item!r}")
+        kinds = (self.type, self.cli_type) if command_line and self.cli_type else (self.type,)
+        if refusing := next((kind for kind in kinds if not is_one(kind, raw)), None):
+            raise self._refusal(expected(refusing, choices), raw)
+        if strict and self.items and isinstance(raw, list):
+            self._check_items(raw)
+        value = ["none"] if self._names_none(raw) else typed(self.type, raw)
+        for item in value if isinstance(value, list) else (value,):
+            if choices and (command_line or self.core_checks) and item not in choices and item is not None:
+                raise self._refusal(expected(self.type, choices), item)
         return value
+
+    def _check_items(self, words: list[Any]) -> None:
+        """Hold the words of a list to the type of its items, and to their count where it has one."""
+        if wrong := [word for word in words if not is_one(self.items or "any", word)]:
+            raise self._refusal(f"{expected(self.items or 'any')} each", wrong[0])
+        if self.count is not None and len(words) != self.count:
+            raise self._refusal(f"{self.count} values", " ".join(map(str, words)))
+
+    @property
+    def _knows_no_none(self) -> bool:
+        """Whether argparse gets the word for a plain type or a choice, to which `none` is a word like any other."""
+        return self.type in _PLAIN or bool(self.cli_type or self.cli_choices or self.choices)
+
+    def _refusal(self, takes: str, got: Any) -> ValueNotAllowedError:
+        return ValueNotAllowedError(f"`{self.path}` takes {takes}, got {got!r}")
 
     def _names_none(self, raw: Any) -> bool:
         """Whether `none` is an item of this list, and not its absence."""
@@ -137,19 +177,12 @@ class Field:
             return "none"
         if self.type == "str" and not self.choices and isinstance(raw, str):
             return raw
-        raise ValueNotAllowedError(f"`{self.path}` takes {self._expects(self.choices)}, got {raw!r}")
+        raise self._refusal(expected(self.type, self.choices), raw)
 
     @property
     def default_anywhere(self) -> Any:
         """The newest default, or ABSENT when the field belongs to no release."""
         return self.defaults[-1][1] if self.defaults else ABSENT
-
-    def _expects(self, choices: tuple[Any, ...]) -> str:
-        if choices:
-            return "one of " + ", ".join(str(c) for c in choices)
-        return {"bool": "true or false", "int": "an integer", "float": "a number", "list": "a list"}.get(
-            self.type, "a value"
-        )
 
 
 class FieldTable:
@@ -236,6 +269,12 @@ def absent_from(core: Core, *, command_line: bool = False) -> frozenset[str]:
     return frozenset(field.path for field in fields if not field.exists_in(core, command_line=command_line))
 
 
+@lru_cache(maxsize=1)
+def fields_with_changing_choices() -> dict[str, Field]:
+    """The fields of which Megatron-LM's parser takes other values in other releases, by path."""
+    return {path: field for path, field in field_table().by_path.items() if field.choices_since or field.choices_until}
+
+
 @lru_cache(maxsize=64)
 def deprecated_in(core: Core) -> frozenset[str]:
     """The paths that are deprecated in this release."""
@@ -249,12 +288,17 @@ def _field(row: Mapping[str, Any]) -> Field:
         path=row["path"],
         type=row["type"],
         optional=row.get("optional", False),
+        cli_type=row.get("cli_type"),
+        items=row.get("items"),
+        count=row.get("count"),
         defaults=tuple((since, value) for since, value in row.get("default", ())),
         cli_defaults=tuple((since, value) for since, value in row.get("cli_default", ())),
         until=row.get("until"),
         on_dev=row.get("dev"),
         choices=tuple(row.get("choices", ())),
         cli_choices=tuple(row.get("cli_choices", ())),
+        choices_since=row.get("choices_since", {}),
+        choices_until=row.get("choices_until", {}),
         core_checks=row.get("core_checks", False),
         flags=tuple(row.get("flags", ())),
         off_flags=tuple(row.get("off_flags", ())),
@@ -277,81 +321,3 @@ def _free_environment_variable(path: str) -> Field:
 @lru_cache(maxsize=64)
 def _minor(release: str) -> tuple[int, ...]:
     return (0, 20) if release == "main" else tuple(int(part) for part in release.split("."))
-
-
-def _encodable(raw: Any) -> Any:
-    """The same without lone surrogates, which JSON and YAML can escape and no answer could carry."""
-    if isinstance(raw, list):
-        return [_encodable(item) for item in raw]
-    if isinstance(raw, str) and raw.isascii():
-        return raw
-    return raw.encode("utf-8", "backslashreplace").decode() if isinstance(raw, str) else raw
-
-
-def _bool(raw: Any) -> Any:
-    word = str(raw).strip().lower()
-    return True if word in _TRUE else False if word in _FALSE else ABSENT
-
-
-def _int(raw: Any) -> Any:
-    if isinstance(raw, bool):
-        return ABSENT
-    if isinstance(raw, float):
-        return int(raw) if raw.is_integer() and abs(raw) < 1e18 else ABSENT
-    text = str(raw).strip().replace("_", "")
-    return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else ABSENT
-
-
-def _float(raw: Any) -> Any:
-    if isinstance(raw, bool):
-        return ABSENT
-    try:
-        value = float(str(raw).strip())
-    except ValueError:
-        return ABSENT
-    return int(value) if value.is_integer() and abs(value) < 1e15 else value
-
-
-def _str(raw: Any) -> Any:
-    if isinstance(raw, (list, dict)):
-        return ABSENT
-    return str(raw).strip() if not isinstance(raw, bool) else str(raw).lower()
-
-
-def _list(raw: Any) -> Any:
-    """`[a b c]`, `a,b`, `a b`, `"a"` and real lists are all lists; so are `null` and the empty text."""
-    if isinstance(raw, (list, tuple)):
-        return [_scalar(v) for v in raw]
-    if not isinstance(raw, str):
-        return [raw]
-    text = raw.strip()
-    if text.lower() in _NONE:
-        return []
-    words = re.split(r"[\s,]+", text.strip("[](){}").strip())
-    return [_scalar(word.strip("\"'")) for word in words if word.strip("\"'")]
-
-
-def _scalar(word: Any) -> Any:
-    if not isinstance(word, str):
-        return word
-    number = _float(word) if re.match(r"[+-]?[\d.]", word) else ABSENT
-    return word if number is ABSENT else number
-
-
-def _any(raw: Any) -> Any:
-    """Literals become themselves; anything else stays the text."""
-    if not isinstance(raw, str):
-        return raw
-    text = raw.strip()
-    if text in ("True", "False"):
-        return text == "True"
-    if not _BRACKETED.fullmatch(text) or len(text) > 4096:
-        return _scalar(text)
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
-    return list(value) if isinstance(value, tuple) else value
-
-
-_PARSERS: Final = {"bool": _bool, "int": _int, "float": _float, "str": _str, "list": _list, "any": _any}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from ep_overlap_mcp.settings.fields import absent_from
+from ep_overlap_mcp.settings.fields import absent_from, fields_with_changing_choices
 from ep_overlap_mcp.settings.setting import Origin, Setting
-from ep_overlap_mcp.stack import Component, Framework, Release, Stack
+from ep_overlap_mcp.stack import Component, Core, Framework, Release, Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from ep_overlap_mcp.settings.fields import Field
     from ep_overlap_mcp.sources.reading import Assignment, Omission, Reading
 
 Assume = Literal["as_written", "overlap", "overlap_delay_wgrad"]
@@ -66,14 +67,21 @@ class Request:
         return _asks_for_overlap(self.as_written)
 
     def releases(self) -> tuple[Release, ...]:
-        """The releases to judge: the stack's, narrowed to those that know every written setting."""
+        """The releases to judge: the stack's, narrowed to those that know every written setting and its value."""
         candidates = self.stack.releases(self.framework)
         if len(candidates) == 1:
             return candidates
-        paths = {s.path for s in self.written}
-        flags = self.framework == "megatron-lm"
-        fitting = tuple(r for r in candidates if paths.isdisjoint(absent_from(r.core, command_line=flags)))
-        return fitting or candidates
+        paths, flags = {s.path for s in self.written}, self.framework == "megatron-lm"
+        fitting = [r for r in candidates if paths.isdisjoint(absent_from(r.core, command_line=flags))]
+        taking = [r for r in fitting if not (flags and any(self.refused_choices(r.core)))]
+        return tuple(taking or fitting) or candidates
+
+    def refused_choices(self, core: Core) -> Iterator[tuple[Setting, Field, Any]]:
+        """The written values that the parser of this Megatron-LM does not know yet, or any more."""
+        fields = fields_with_changing_choices()
+        for setting in self.written:
+            if setting.known and (row := fields.get(setting.path)) is not None:
+                yield from ((setting, row, item) for item in row.refused_choices(setting.value, core))
 
     def with_settings(self, changes: Mapping[str, object], note: str) -> Request:
         """The same request with some settings replaced, as a proposal would; None stands for null."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _FLAG: Final = re.compile(r"--?[A-Za-z_]")
 _ARRAY: Final = re.compile(r"\$\{\w+\[[@*]\]\}\Z")
+_NO_PATTERN: Final = re.compile(r"\[.*\s|\s.*\]")  # Megatron-LM's own parser evaluates a pattern without spaces only
 _TRUE: Final = {"true", "yes", "on"}
 _FALSE: Final = {"false", "no", "off"}
 _ONE_OR_SEVERAL: Final = {"model.cp_comm_type"}  # one for all layers, or one a layer
@@ -236,7 +237,8 @@ def _why_unknown(name: str, reading: Reading) -> str:
 def _value(setting: Field, words: Sequence[Word], *, strict: bool) -> Any:
     texts = [bare(word.text) for word in words]
     if setting.name.endswith("_freq"):
-        return pattern_or_text(" ".join(texts))
+        text = " ".join(texts)
+        return text if strict and _NO_PATTERN.search(text) else pattern_or_text(text)
     if setting.name == "pipeline_model_parallel_layout":
         return re.sub(r"\\([|()*])", r"\1", texts[0])
     if setting.type == "list" and strict:

@@ -105,7 +105,9 @@ class Reading:
         if known is None:
             raise KeyError(f"{target} is no setting of the field table")
         try:
-            value = raw if raw is UNKNOWN else known.parse(raw, command_line=self.framework == "megatron-lm")
+            # forks add choices to the arguments that no rule of theirs concerns; Megatron-LM's own parser has its own
+            flags = self.framework == "megatron-lm" and (self.strict or not known.path.startswith("args."))
+            value = raw if raw is UNKNOWN else known.parse(raw, command_line=flags, strict=self.strict)
         except ValueNotAllowedError as refusal:
             self.left_out(text, line, str(refusal), kind="not allowed", path=known.path, file=file)
             value = UNKNOWN

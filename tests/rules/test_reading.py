@@ -31,6 +31,13 @@ def read(*lines: Callable[[Reading], None]) -> Reading:
     return reading
 
 
+def command(*lines: Callable[[Reading], None]) -> Reading:
+    """The same for a command whose words Megatron-LM's own parser gets."""
+    reading = read(*lines)
+    reading.strict = True
+    return reading
+
+
 def outcome_of(
     rule: str, reading: Reading, stack: str = "megatron-lm==0.16.1", overrides: Sequence[Assignment] = ()
 ) -> Outcome:
@@ -115,6 +122,19 @@ VIOLATED: list[tuple[str, Reading, str]] = [
             "Mend it with `sed -i 's/\\r$//'` or `dos2unix`; all else is judged as if the line ends were LF"
         ),
     ),
+    (
+        "value-unknown-to-version",
+        read(says("optimizer.optimizer", "lion", line=7)),
+        "not among the choices of Megatron-LM 0.15.3: optimizer lion (takes adam, sgd) (train.sh:7)",
+    ),
+    (
+        "required-arguments-stated",
+        command(says("model.num_layers", 48), says("model.hidden_size", 2048), says("args.encoder_seq_length", 4096)),
+        (
+            "Megatron-LM asserts at start-up what this command does not say: --num-attention-heads, "
+            "--max-position-embeddings, --micro-batch-size; give the whole command"
+        ),
+    ),
 ]
 
 
@@ -158,6 +178,48 @@ def test_a_setting_of_some_releases_narrows_an_unknown_release() -> None:
     """Without a release, a setting that only some have is taken to say which."""
     reading = read(says("model.moe_flex_dispatcher_num_sms", 24))
     assert outcome_of("setting-unknown-to-version", reading, "torch==2.9.0").state == "met"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "taken"),
+    [
+        ("optimizer.optimizer", "lion", ["0.17.1", "0.18.2", "0.19.0", "main"]),
+        ("args.ckpt_format", "zarr", ["0.14.0", "0.15.3"]),
+        (
+            "model.moe_router_load_balancing_type",
+            ["aux_loss", "global_aux_loss"],
+            ["0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.0", "main"],
+        ),
+    ],
+)
+def test_a_choice_belongs_to_releases(path: str, value: Any, taken: list[str]) -> None:
+    """Each release's parser has its own choices; of a list every item counts."""
+    text = read(says(path, value))
+    states = {
+        label: outcome_of("value-unknown-to-version", text, f"megatron-lm=={label}").state
+        for label in ("0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.0", "main")
+    }
+    assert [label for label, state in states.items() if state == "met"] == taken
+
+
+def test_a_choice_narrows_an_unknown_release() -> None:
+    """Without a release, `lion` is taken to say that it is 0.17 or later."""
+    request = build_request([read(says("optimizer.optimizer", "lion"))], stack=parse_stack(""))
+    assert [r.core.label for r in request.releases()] == ["0.17.1", "0.18.2", "0.19.0", "main"]
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        command(says("args.use_checkpoint_args", value=True)),
+        command(lambda reading: reading.waits_for("`${MODEL_ARGS[@]}` may hold further options", "MODEL_ARGS")),
+        read(says("model.num_layers", 48)),
+    ],
+    ids=["a checkpoint", "an array that is set elsewhere", "flags without a command"],
+)
+def test_what_may_be_said_elsewhere_is_not_missed(elsewhere: Reading) -> None:
+    """Only a whole command of Megatron-LM's own script lacks what it does not say."""
+    assert outcome_of("required-arguments-stated", elsewhere).state == "met"
 
 
 def test_deprecation_depends_on_the_release() -> None:

@@ -51,8 +51,9 @@ def test_rows_stand_by_object_and_name() -> None:
 def test_rows_have_known_keys_only() -> None:
     """A misspelled key would be dropped in silence."""
     known = {
-        "path", "type", "optional", "default", "cli_default", "until", "dev", "choices", "cli_choices", "core_checks",
-        "flags", "off_flags", "command_line", "flag_since", "flag_until", "aliases", "objects", "deprecated", "doc",
+        "path", "type", "optional", "cli_type", "items", "count", "default", "cli_default", "until", "dev", "choices",
+        "cli_choices", "choices_since", "choices_until", "core_checks", "flags", "off_flags", "command_line",
+        "flag_since", "flag_until", "aliases", "objects", "deprecated", "doc",
     }  # fmt: skip
     assert {key for row in json.loads(ROWS.read_text(encoding="utf-8")) for key in row} <= known
 

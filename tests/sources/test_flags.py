@@ -217,6 +217,53 @@ def test_a_comma_list_is_one_item_for_megatrons_own_parser() -> None:
     assert read("--recompute-modules", "moe_act", "layernorm", strict=True).omissions == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "takes"),
+    [
+        (["--train-iters", "1e4"], "an integer"),
+        (["--train-iters", "none"], "an integer"),
+        (["--rotary-base", "1e6"], "an integer"),
+        (["--lr-decay-style", "Cosine"], "one of constant, linear, cosine, inverse-square-root, WSD"),
+        (["--recompute-granularity", "none"], "one of full, selective"),
+        (["--attention-backend", "Flash"], "one of flash, fused, unfused, local, auto"),
+        (["--rampup-batch-size", "32", "32"], "3 values"),
+        (["--moe-aux-loss-coeff", "1e-2", "low"], "a number each"),
+        (["--moe-layer-freq", "([0]*3 + [1]*58)"], "an integer or a pattern without spaces such as ([0]*3+[1]*58)"),
+        (["--window-size", "128,x"], "integers between commas"),
+    ],
+    ids=" ".join,
+)
+def test_megatrons_own_parser_takes_values_of_its_types_only(arguments: list[str], takes: str) -> None:
+    """argparse ends the run at what its type or its choices refuse."""
+    (refused,) = read(*arguments, strict=True).omissions
+    assert (refused.kind, refused.why.partition(" takes ")[2].partition(", got ")[0]) == ("not allowed", takes)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--train-iters", "1_000"],
+        ["--rampup-batch-size", "32", "32", "1000"],
+        ["--moe-layer-freq", "([0]*3+[1]*58)"],
+        ["--window-size", "(128,0)"],
+        ["--exit-signal", "SIGUSR1"],
+        ["--save", "none"],
+    ],
+    ids=" ".join,
+)
+def test_what_the_types_take_is_known(arguments: list[str]) -> None:
+    """Nothing of it is left out."""
+    reading = read(*arguments, strict=True)
+    assert (reading.omissions, [a.known for a in reading.assignments]) == ([], [True])
+
+
+def test_a_fork_may_add_choices_to_what_no_rule_judges() -> None:
+    """`--tokenizer-type` of another program has tokenizers of its own."""
+    arguments = ["--tokenizer-type", "PretrainedFromHF"]
+    assert [o.kind for o in read(*arguments, strict=True).omissions] == ["not allowed"]
+    assert read(*arguments).omissions == []
+
+
 def test_a_word_alone_is_refused() -> None:
     """`--num-experts` takes one word."""
     reading = read("--num-experts", "8", "16", strict=True)

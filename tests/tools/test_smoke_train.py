@@ -220,12 +220,15 @@ def test_overlap_silently_off_is_seen(tmp_path):
 
 
 def test_a_rank_that_dies_is_named(tmp_path):
-    """The killed rank is the cause, even when it is rank 0; its peer's broken connection, or its end by torchrun, is a sign."""
+    """The killed rank is the cause, even when it is rank 0; what its peer meets is only the sign."""
     status, result = smoke_run(tmp_path, fault={"kind": "die", "rank": 0}, mode="inline")
     failure = result["failure"]
     assert (status, result["status"], failure["rank"]) == (1, "failed", 0)
     assert failure["ranks"]["0"] == "no report"
-    assert failure["ranks"]["1"] in ("failed", "terminated")  # by the closed connection, or by torchrun, whichever is first
+    assert failure["ranks"]["1"] in (
+        "failed",
+        "terminated",
+    )  # by the closed connection, or by torchrun, whichever is first
     assert (failure["phase"], failure["variant"], failure["step"]) == ("parity", "overlap", 0)
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ sys.path.insert(0, str(TOOLS))
 
 from smoke import intervals, schedule  # noqa: E402
 from smoke.collectives import STATE_BYTES, StateFile  # noqa: E402
-from smoke.evidence import explain  # noqa: E402
+from smoke.evidence import Report, explain  # noqa: E402
 from smoke.request import Fault, RequestError, parse  # noqa: E402
 
 REQUEST = {
@@ -185,6 +186,28 @@ def alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_killed_rank_is_gone_once_its_peer_sees_it(tmp_path):
+    """Its sockets close before the kernel calls it a zombie; whoever writes the result must not wait for it."""
+    report = Report(tmp_path, rank=1, world_size=2)
+    busy = (
+        "import threading, time\n"
+        "memory = bytearray(64 << 20)\n"
+        "for _ in range(20): threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "print('ready', flush=True)"
+    )
+    for _ in range(20):
+        ours, theirs = socket.socketpair()
+        rank = subprocess.Popen([sys.executable, "-c", busy], pass_fds=[theirs.fileno()], stdout=subprocess.PIPE)
+        theirs.close()
+        rank.stdout.readline()
+        (tmp_path / "rank0.state.json").write_text(json.dumps({"pid": rank.pid}))
+        assert report.alive(0)
+        rank.kill()
+        assert ours.recv(1) == b""
+        assert not report.alive(0)
+        rank.wait()
 
 
 def test_the_wall_limit_ends_a_stuck_rank_with_its_stacks_and_last_words(tmp_path):

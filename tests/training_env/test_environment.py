@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -59,8 +60,12 @@ def refusal(environment):
 
 def workers(but=()):
     """Children of this process that run the judge, but those that other tests' environments keep warm."""
-    children = psutil.Process().children(recursive=True)
-    return [one for one in children if "check_with_megatron.py" in one.cmdline() and one not in but]
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile, or waits to be reaped
+            if "check_with_megatron.py" in one.cmdline() and one not in but:
+                found.append(one)
+    return found
 
 
 @pytest.mark.megatron

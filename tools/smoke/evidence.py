@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ENDED_BADLY = ("failed", "timed_out")
+PF_EXITING = 0x4  # linux/sched.h
 
 
 @dataclass
@@ -125,13 +126,13 @@ def _blames_a_peer(row: dict[str, Any]) -> bool:
 
 
 def _parent(pid: int) -> int | None:
-    """The parent of a process, or None when it is gone or waits to be reaped."""
+    """The parent of a process, or None when it is gone or ends: its sockets close before it is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    state, parent = stat.rpartition(")")[2].split()[:2]
-    return None if state == "Z" else int(parent)
+    state, parent, _group, _session, _terminal, _foreground, flags = stat.rpartition(")")[2].split()[:7]
+    return None if state in "ZX" or int(flags) & PF_EXITING else int(parent)
 
 
 def write_json(path: Path, value: Any) -> None:
