@@ -115,6 +115,8 @@ def judged(
     """The class of the proposal for one of a question's configurations, and what shows it."""
     if proposal.blocked_by:
         return {"class": "blocked", "blocked_by": proposal.blocked_by}
+    if proposal.mends and proposal.patch is not None and proposal.patch.format != "diff":
+        return {"class": "to mend by hand", "mends": [mend.before for mend in proposal.mends]}
     try:
         request = applied(question, proposal)[number]
     except (Refusal, RuntimeError) as why:

@@ -78,7 +78,7 @@ def propose_configuration(question: Question, *, environment: TrainingEnvironmen
 
     With a training environment, its Megatron judges the changed configuration: what it rejects is `invalid`.
     """
-    from ep_overlap_mcp.proposals import proposals
+    from ep_overlap_mcp.proposals import mended, proposal
     from ep_overlap_mcp.sources import read_text
 
     texts = _texts(question)
@@ -87,10 +87,11 @@ def propose_configuration(question: Question, *, environment: TrainingEnvironmen
         return _by_configuration([read_text(text, name, select=question.select) for name, text in edited.items()])
 
     asked = requests(question, environment)
-    found = proposals(asked, texts=texts, reread=reread)
+    cases = [mended(asked, index, texts, reread) for index in range(len(asked))]
+    found = [proposal(case, texts=texts, reread=reread) for case in cases]
     if environment is None:
         return found
-    return [_judged(request, result, environment) for request, result in zip(asked, found, strict=True)]
+    return [_judged(case.request, result, environment) for case, result in zip(cases, found, strict=True)]
 
 
 def _judged(request: Request, result: ProposeResult, environment: TrainingEnvironment) -> ProposeResult:

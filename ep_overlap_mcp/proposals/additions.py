@@ -12,10 +12,12 @@ from ep_overlap_mcp.settings.fields import field_table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ep_overlap_mcp.results.propose import Mended
     from ep_overlap_mcp.settings.request import Request
 
 Format = Literal["overrides", "flags", "python", "yaml"]
 
+LF_COMMAND = r"sed -i 's/\r$//'"
 _VERL = "actor_rollout_ref.actor.megatron.override_transformer_config."
 _NEMO_RL = "policy.megatron_cfg."
 
@@ -36,6 +38,14 @@ def to_add(request: Request, changes: Mapping[str, Any]) -> tuple[Format, str]:
     if dialect == "shell":
         return "flags", _lines(request, changes, _underscored)
     return "yaml", _lines(request, changes, lambda p, v: f"{field_table()[p].name}: {rendered('yaml', v)}")
+
+
+def mend_by_hand(mend: Mended) -> str:
+    """What to do about an edit of the text itself."""
+    if mend.line is None:
+        return f"first `{LF_COMMAND} {mend.file}`"
+    edit = f"change `{mend.before}` to `{mend.to}`" if mend.to else f"remove `{mend.before}`"
+    return f"{edit} ({mend.file}:{mend.line})"
 
 
 def _lines(request: Request, changes: Mapping[str, Any], written: Any) -> str:

@@ -16,6 +16,7 @@ from ep_overlap_mcp.rules.view import EVERYTHING, View, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ep_overlap_mcp.results.check import Verdict
     from ep_overlap_mcp.rules.engine import Outcome, Rule
@@ -39,10 +40,16 @@ class Judge:
         self._request = self.changed(likely or {})
         self._bases: dict[tuple[Release, ...], _Base] = {}
         self._known: dict[str, list[Outcome]] = {}
+        self._releases: dict[frozenset[str], tuple[Release, ...]] = {}
 
     def changed(self, changes: Mapping[str, Any]) -> Request:
         """The request as written with the changes made, judged as written."""
         return self._plain.with_settings(changes, "proposed")
+
+    def views(self, changes: Mapping[str, Any]) -> Iterator[View]:
+        """The request with the changes made, as each of its releases sees it."""
+        request = self.changed(changes)
+        return (View(request, release) for release in self._releases_of(request, changes))
 
     def after(self, changes: Mapping[str, Any]) -> list[Outcome]:
         """The outcomes once the changes are made."""
@@ -57,12 +64,18 @@ class Judge:
         A rule is violated only where it is on every release, so all are asked about the first, few about the others.
         """
         request = self.changed(changes)
-        releases = request.releases()
+        releases = self._releases_of(request, changes)
         suspects = [o for o in self._base(releases[:1]).outcomes(request) if o.state == "violated"]
         if len(releases) > 1:
             views = [View(request, release) for release in releases]
             suspects = [o for suspect in suspects if (o := judge(suspect.rule, views)) is not None]
         return [o for o in suspects if o.state == "violated" and o.severity == "error"]
+
+    def violates(self, changes: Mapping[str, Any], names: AbstractSet[str]) -> bool:
+        """Whether one of these rules alone is violated, as an error, once the changes are made."""
+        views = list(self.views(changes))
+        asked = (judge(rule, views) for rule in self._rules.values() if rule.name in names)
+        return any(o is not None and o.state == "violated" and o.severity == "error" for o in asked)
 
     def outcomes(self, request: Request) -> list[Outcome]:
         """How every rule in force comes out for a variant, in the order of the codes."""
@@ -74,6 +87,13 @@ class Judge:
         views = [View(request, release) for release in request.releases()]
         asked = base.asked_by(paths)
         return [o for code in sorted(asked) if (o := judge(self._rules[code], views)) is not None]
+
+    def _releases_of(self, request: Request, changes: Mapping[str, Any]) -> tuple[Release, ...]:
+        """The releases of a variant, which hang on what is written in it and not on the values."""
+        paths = frozenset(changes)
+        if paths not in self._releases:
+            self._releases[paths] = request.releases()
+        return self._releases[paths]
 
     def _base(self, releases: tuple[Release, ...]) -> _Base:
         if releases not in self._bases:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.proposals.rendering import STAGES, VPP, new_statement, rendered
-from ep_overlap_mcp.proposals.statements import NoPlaceError, Statement, statement_of
+from ep_overlap_mcp.proposals.statements import NoPlaceError, Place, Statement, statement_of
 from ep_overlap_mcp.settings.fields import field_table
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ def attempts(request: Request, changes: Mapping[str, Any], texts: Mapping[str, s
     except NoPlaceError:
         return
     if not new:
-        yield _applied(texts, edits)
+        yield applied(texts, edits)
         return
     for added in _places_of_new(request, changes, new, texts):
         more = {file: [*edits.get(file, []), *made] for file, made in added.items()}
-        yield _applied(texts, {**edits, **more})
+        yield applied(texts, {**edits, **more})
     for file, edit in _new_section(request, new, texts):
-        yield _applied(texts, {**edits, file: [*edits.get(file, []), edit]})
+        yield applied(texts, {**edits, file: [*edits.get(file, []), edit]})
 
 
 def _changes_in_place(
@@ -117,7 +117,7 @@ def _change(text: str, written: Setting, path: str, value: Any) -> list[Edit]:
         if written.path != path:  # virtual stages, written through another flag
             return _change_stages(place, value)
         if _goes(place, path, value):
-            return [_removal(place)]
+            return [removal(place)]
     if place.bare:
         raise NoPlaceError(f"{path} is a bare switch; it takes no value")
     return [_replacement(place, value)]
@@ -185,7 +185,7 @@ def _new_section(request: Request, new: Mapping[str, Any], texts: Mapping[str, s
 
 def _change_stages(place: Statement, value: Any) -> list[Edit]:
     if not value:
-        return [_removal(place)]
+        return [removal(place)]
     key = place.text.index(place.key, place.start)
     if place.setting.path == STAGES:
         return [_replacement(place, value)]
@@ -208,8 +208,8 @@ def _used_once(place: Statement) -> bool:
     return len(names) == 1 and len(re.findall(rf"\$\{{?{names.pop()}\b", place.text)) == 1
 
 
-def _removal(place: Statement) -> Edit:
-    """Without a statement, and without its line where nothing else stands on it.
+def removal(place: Place) -> Edit:
+    """Without the characters of a place, and without its line where nothing else stands on it.
 
     In a command over several lines the backslash of the line before goes and the statement's own stays.
     """
@@ -225,10 +225,8 @@ def _removal(place: Statement) -> Edit:
     if place.indent is not None:  # the first of several on its line: what follows takes its place
         following = re.match(r"[ \t]*", rest)
         return Edit(place.start, place.stop + (following.end() if following else 0), "")
-    start = place.start
-    while (
-        start > place.line[0] and text[start - 1] == " " and text[place.stop : place.stop + 1] in (" ", "\r", "\n", "")
-    ):
+    start, last = place.start, text[place.stop : place.stop + 1] in ("", *" \r\n\"'")
+    while start > place.line[0] and text[start - 1] == " " and last:
         start -= 1
     return Edit(start, place.stop, "")
 
@@ -323,13 +321,15 @@ def _in_a_list(anchor: Statement, statements: Sequence[str]) -> Edit:
     return Edit(anchor.stop, anchor.stop, "".join(f",{gap}{statement}" for statement in statements))
 
 
-def _applied(texts: Mapping[str, str], edits: Mapping[str, Iterable[Edit]]) -> dict[str, str]:
+def applied(texts: Mapping[str, str], edits: Mapping[str, Iterable[Edit]]) -> dict[str, str]:
+    """The files that have edits, with these made; new lines end as most lines of the file do."""
     changed = {}
     for file, made in edits.items():
         text = texts[file]
         end = _line_end(text)
         for edit in sorted(_whole_lines(text, list(made)), key=lambda edit: (edit.start, edit.stop), reverse=True):
-            text = text[: edit.start] + edit.text.replace("\n", end) + text[edit.stop :]
+            whole = edit.stop - edit.start == len(text)  # a text of its own, with its own line ends
+            text = text[: edit.start] + (edit.text if whole else edit.text.replace("\n", end)) + text[edit.stop :]
         changed[file] = text
     return changed
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ep_overlap_mcp.proposals.additions import to_add
+from ep_overlap_mcp.proposals.additions import LF_COMMAND, mend_by_hand, to_add
 from ep_overlap_mcp.proposals.dispatchers import candidates
 from ep_overlap_mcp.proposals.judging import Judge, undecided_error, verdict_of
 from ep_overlap_mcp.proposals.patch import attempts, unified_diff
 from ep_overlap_mcp.proposals.plan import order_of_work
-from ep_overlap_mcp.proposals.search import REQUESTED, Found, Proposal, judge_of, search, switched_on
+from ep_overlap_mcp.proposals.search import REQUESTED, Found, Proposal, is_switch, judge_of, search, switched_on
 from ep_overlap_mcp.proposals.verifying import verified
 from ep_overlap_mcp.results.propose import Advice, Change, Patch, ProposeResult
 from ep_overlap_mcp.rules import engine, find_rule
@@ -23,49 +23,51 @@ from ep_overlap_mcp.stack import Stack
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ep_overlap_mcp.proposals.mending import Case
     from ep_overlap_mcp.proposals.verifying import Reread
     from ep_overlap_mcp.results.check import Verdict
+    from ep_overlap_mcp.results.propose import Mended
     from ep_overlap_mcp.rules.engine import Outcome
     from ep_overlap_mcp.settings.request import Request
 
 _MOST_ALTERNATIVES = 3
 _UNKNOWN_TO_VERSION = "setting-unknown-to-version"
+_THE_REST = "the patch makes the other changes"
 _HARDWARE = frozenset({"world-divides-parallelism", "experts-divide-by-ep", "layers-divide-into-stages"})
 
 
-def proposals(
-    requests: Sequence[Request], *, texts: Mapping[str, str], reread: Reread | None = None
-) -> list[ProposeResult]:
-    """The proposal for each configuration of a question.
+def proposal(case: Case, *, texts: Mapping[str, str], reread: Reread) -> ProposeResult:
+    """The proposal for one configuration of a question, its text mended where that leaves no choice.
 
-    `texts` are the files by name; `reread` reads edited ones, to verify each patch: without it there is no diff.
+    `texts` are the files by name as they are; `reread` reads edited ones, to verify the patch.
     """
-    return [_propose(requests, index, texts, reread) for index in range(len(requests))]
-
-
-def _propose(requests: Sequence[Request], index: int, texts: Mapping[str, str], reread: Reread | None) -> ProposeResult:
-    request = requests[index]
+    request = case.request
     judge = judge_of(request)
-    before = verdict_of(judge.outcomes(request))
+    before: Verdict = "invalid" if case.mends else verdict_of(judge.outcomes(request))
     found = search(request, alternatives=_MOST_ALTERNATIVES, judge=judge)
-    if found.best is None:
+    chosen = found.best or found.partial
+    if chosen is None or not (found.best or chosen.changes or case.mends):
         return _nothing_found(request, before, found, judge)
-    changed, outcomes = judge.changed(found.best.changes), judge.after(found.best.changes)
+    changed, outcomes = judge.changed(chosen.changes), judge.after(chosen.changes)
     after = verdict_of(outcomes)
+    notes = [*([] if found.best else [_THE_REST]), *(_of_carriage_returns(m) for m in case.mends if m.line is None)]
     return ProposeResult(
-        summary=_summary(request, before, after, found.best, outcomes),
+        summary=_summary(case, before, after, chosen, outcomes),
         assume=request.assume,
         configuration=request.name,
         verdict_before=before,
         verdict_after=after,
-        changes=_changes(request, found.best),
+        changes=_changes(request, chosen, case.mends),
+        mends=_beside(case, chosen),
         alternatives=[_changes(request, other) for other in _choices(request, found)],
-        blocked_by=[],
-        patch=_patch(requests, index, found.best.changes, texts, reread, judge),
+        blocked_by=list(found.blocked_by),
+        patch=_patch(case, chosen.changes, texts, reread, judge),
         advice=_advice(changed, outcomes),
         dispatchers=candidates(changed, judge),
-        plan=order_of_work(request, found.best),
-        next=_next(after, outcomes),
+        plan=order_of_work(request, chosen) if found.best else [],
+        next="; ".join(
+            [_next(after, outcomes) if found.best else _next_when_blocked(request, found), *notes],
+        ),
     )
 
 
@@ -88,7 +90,7 @@ def _nothing_found(request: Request, before: Verdict, found: Found, judge: Judge
         advice=[],
         dispatchers=[],
         plan=[],
-        next=_next_when_blocked(request, found, others),
+        next=_next_when_blocked(request, found, others=others),
     )
 
 
@@ -100,13 +102,13 @@ def _why_nothing(request: Request, found: Found, judge: Judge, others: Sequence[
     return text + (" Plain overlap is legal: see alternatives." if others else "")
 
 
-def _next_when_blocked(request: Request, found: Found, others: Sequence[Proposal]) -> str:
+def _next_when_blocked(request: Request, found: Found, *, others: Sequence[Proposal] = ()) -> str:
     if _UNKNOWN_TO_VERSION in found.blocked_by and (knowing := _releases_that_know(request)):
         return f"every setting is known to {knowing}: name the release that runs this with --stack"
     if others:
         return "run plain overlap first (alternatives); delayed weight gradients are a separate A/B once they are legal"
     if _HARDWARE & set(found.blocked_by):
-        return "give the GPUs of the run (--nodes, --gpus-per-node): the sizes have no legal layout on the ones stated"
+        return "choose sizes that fit, or give the GPUs of the run (--nodes, --gpus-per-node), if it has others"
     names = ", ".join(found.blocked_by) or "the rules"
     return f"explain_rule {names}; mend by hand what the message names, or take another model, version or GPU"
 
@@ -126,7 +128,8 @@ def _releases_that_know(request: Request) -> str:
 
 def _choices(request: Request, found: Found) -> list[Proposal]:
     """Other choices, and leaving overlap off where a feature in use would be given up for it."""
-    assert found.best is not None  # noqa: S101 - the caller has seen to it
+    if found.best is None:
+        return []
     others = [*found.alternatives]
     dropped = {path for path in found.best.gives_up if _now(request, path) not in (None, False)}
     if dropped and REQUESTED not in _rules_of(found.best) and found.best.changes:
@@ -140,7 +143,7 @@ def _rules_of(proposal: Proposal) -> set[str]:
 
 def _overlap_off(request: Request, best: Proposal) -> Proposal:
     """The text asks for overlap already: keep the features that exclude it and turn overlap off instead."""
-    paths = [p for p, s in request.as_written.items() if _is_switch(p) and s.value is True]
+    paths = [p for p, s in request.as_written.items() if is_switch(p) and s.value is True]
     changes = dict.fromkeys(paths, False)
     return Proposal(
         changes, dict.fromkeys(changes, tuple(sorted(_rules_of(best)))), dict.fromkeys(paths[:1], "EP overlap")
@@ -154,17 +157,20 @@ def _without_delay(request: Request, plain: Proposal) -> Proposal:
     return replace(plain, changes={**plain.changes, **missing}, gives_up={**plain.gives_up, **lost})
 
 
-def _is_switch(path: str) -> bool:
-    return not path.startswith("ddp.") and path.endswith((".overlap_moe_expert_parallel_comm", ".delay_wgrad_compute"))
+def _beside(case: Case, proposal: Proposal) -> list[Mended]:
+    """The edits of the text but those of settings that change anyway."""
+    return [mend for mend in case.mends if mend.path not in proposal.changes]
 
 
-def _changes(request: Request, proposal: Proposal) -> list[Change]:
+def _changes(request: Request, proposal: Proposal, mends: Sequence[Mended] = ()) -> list[Change]:
+    """The changes; one of a setting whose text was mended first serves the rule behind that as well."""
+    mended = {mend.path: (mend.rule,) for mend in mends}
     return [
         Change(
             path=path,
             before=_now(request, path),
             to=value,
-            rules=list(proposal.rules.get(path, ())),
+            rules=[*proposal.rules.get(path, ()), *mended.get(path, ())],
             safe=path not in proposal.unsafe,
             gives_up=proposal.gives_up.get(path),
         )
@@ -178,22 +184,19 @@ def _now(request: Request, path: str) -> Any:
 
 
 def _patch(
-    requests: Sequence[Request],
-    index: int,
-    changes: Mapping[str, Any],
-    texts: Mapping[str, str],
-    reread: Reread | None,
-    judge: Judge,
+    case: Case, changes: Mapping[str, Any], texts: Mapping[str, str], reread: Reread, judge: Judge
 ) -> Patch | None:
     """A verified diff where the files can be edited; else what to add, which wins over what is written."""
-    if not changes:
+    mended = {file: text for file, text in case.texts.items() if text != texts[file]}
+    if not changes and not mended:
         return None
-    if reread is not None:
-        for after in attempts(requests[index], changes, texts):
-            if verified(requests, index, changes, {**texts, **after}, reread, judge):
-                return Patch(format="diff", text=unified_diff(texts, after), verified=True)
-    form, text = to_add(requests[index], changes)
-    return Patch(format=form, text=text, verified=False)
+    for after in attempts(case.request, changes, case.texts) if changes else [{}]:
+        edited = {**case.texts, **after}
+        if not changes or verified(case.requests, case.index, changes, edited, reread, judge):
+            return Patch(format="diff", text=unified_diff(texts, {**mended, **after}), verified=True)
+    form, text = to_add(case.request, changes)
+    by_hand = [f"# {mend_by_hand(mend)}" for mend in case.mends]
+    return Patch(format=form, text="\n".join([*by_hand, text]), verified=False)
 
 
 def _advice(changed: Request, outcomes: Sequence[Outcome]) -> list[Advice]:
@@ -209,20 +212,37 @@ def _advice(changed: Request, outcomes: Sequence[Outcome]) -> list[Advice]:
     return found
 
 
-def _summary(request: Request, before: Verdict, after: Verdict, proposal: Proposal, outcomes: Sequence[Outcome]) -> str:
-    if not proposal.changes:
+def _summary(case: Case, before: Verdict, after: Verdict, proposal: Proposal, outcomes: Sequence[Outcome]) -> str:
+    named = [f"{field_table()[p].name} -> {_word(v)}" for p, v in proposal.changes.items()]
+    named += [f"{_short(mend.before)} -> {_short(mend.to)}" for mend in _beside(case, proposal)]
+    if not named:
         begin = "Nothing to change" if after == "valid" else "No change is known to be needed, which decides nothing"
-        return f"{begin}: {check(request).summary}"
-    named = ", ".join(f"{field_table()[p].name} -> {_word(v)}" for p, v in proposal.changes.items())
+        return f"{begin}: {check(case.request).summary}"
     lost = sorted(set(proposal.gives_up.values()))
-    text = f"{len(proposal.changes)} change{'s' if len(proposal.changes) > 1 else ''}: {named}."
+    text = f"{len(named)} change{'s' if len(named) > 1 else ''}: {', '.join(named)}."
     text += f" Verdict {before} -> {after}."
     if after == "undetermined":
         text += f" Undecided {_still_open(outcomes)}."
+    if after == "invalid":
+        text += f" Still blocked by what is wrong without overlap too, and is yours to choose: {_left(outcomes)}."
     return text + (f" Gives up: {'; '.join(lost)}." if lost else "")
 
 
+def _left(outcomes: Sequence[Outcome]) -> str:
+    errors = [o for o in outcomes if o.state == "violated" and o.severity == "error"]
+    return "; ".join(f"{o.rule.name} ({o.message})" for o in errors)
+
+
+def _short(text: str) -> str:
+    """A part of the text in few words; one that goes is removed."""
+    if " line ends" in text:
+        return text
+    return f"`{text[:60]}`" if text else "removed"
+
+
 def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_word, value))}]"
     return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -231,6 +251,13 @@ def _next(after: Verdict, outcomes: Sequence[Outcome]) -> str:
         return "apply the patch, then start_smoke_run on the changed configuration, then the A/B of `plan`"
     remedy = "give them and check again" if any(o.needs for o in outcomes if undecided_error(o)) else "then check again"
     return f"still undecided {_still_open(outcomes, 12)}; {remedy}"
+
+
+def _of_carriage_returns(mend: Mended) -> str:
+    return (
+        f"the patch rewrites every line of {mend.file} and holds its carriage returns: where they get lost on the way, "
+        f"run `{LF_COMMAND} {mend.file}` and ask again for a short one"
+    )
 
 
 def _still_open(outcomes: Sequence[Outcome], most: int = 4) -> str:

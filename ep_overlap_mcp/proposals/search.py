@@ -11,7 +11,7 @@ import heapq
 import itertools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ep_overlap_mcp.proposals.judging import Judge
 from ep_overlap_mcp.rules import find_rule
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Fix, Outcome
     from ep_overlap_mcp.settings.request import Request
 
-    Cost = tuple[bool, int, int, int]
+    Cost = tuple[int, int, int, int]
 
 LAYOUT_FIELDS = frozenset(
     {
         "model.pipeline_model_parallel_size",
         "model.tensor_model_parallel_size",
         "model.expert_model_parallel_size",
-        "model.expert_tensor_parallel_size",
         "model.context_parallel_size",
         "model.num_moe_experts",
         "model.num_layers",
@@ -45,6 +44,7 @@ LAYOUT_FIELDS = frozenset(
 REQUESTED = "requested"  # stands for a rule's name where the question itself asks for the change
 _MOST_STATES = 300
 _MOST_STATES_FOR_ALTERNATIVES = 25
+_MOST_STATES_FOR_A_PART = 100
 _MOST_CHANGES = 10
 
 
@@ -59,8 +59,8 @@ class Proposal:
 
     @property
     def cost(self) -> Cost:
-        """Layout changes last, then fewest changes, then least given up, then safest."""
-        return (bool(LAYOUT_FIELDS & self.changes.keys()), len(self.changes), len(self.gives_up), len(self.unsafe))
+        """Fewest changes of the layout, then fewest changes, then least given up, then safest."""
+        return (len(LAYOUT_FIELDS & self.changes.keys()), len(self.changes), len(self.gives_up), len(self.unsafe))
 
     def only(self, paths: AbstractSet[str]) -> Proposal:
         """The proposal with just these of its changes."""
@@ -74,11 +74,16 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Found:
-    """The best proposal, others that choose differently, and the rules that no change satisfies."""
+    """The best proposal, others that choose differently, and the rules that no change satisfies.
+
+    Without a best one, `partial` satisfies all rules but those in `blocked_by`, which the text violates without
+    overlap as well: what is wrong with it on its own account.
+    """
 
     best: Proposal | None
     alternatives: tuple[Proposal, ...]
     blocked_by: tuple[str, ...]
+    partial: Proposal | None = None
 
 
 def search(request: Request, *, alternatives: int = 2, judge: Judge | None = None) -> Found:
@@ -87,7 +92,7 @@ def search(request: Request, *, alternatives: int = 2, judge: Judge | None = Non
     judge = judge or judge_of(request)
     best, blocked = _cheapest(request, start, judge)
     if best is None:
-        return Found(None, (), blocked)
+        return _all_but_the_texts_own(request, start, judge, blocked)
     return Found(best, tuple(_alternatives(request, best, judge)[:alternatives] if alternatives else ()), ())
 
 
@@ -96,14 +101,15 @@ def judge_of(request: Request) -> Judge:
     return Judge(request, switched_on(request).changes)
 
 
-def judged(request: Request, changes: Mapping[str, Any], judge: Judge | None = None) -> tuple[list[Outcome], list[str]]:
-    """The violated error rules after the changes, and why overlap would still be off, if it would."""
+def judged(
+    request: Request, changes: Mapping[str, Any], judge: Judge | None = None, spared: AbstractSet[str] = frozenset()
+) -> tuple[list[Outcome], list[str]]:
+    """The violated error rules after the changes but those spared, and why overlap would be off still, if it would."""
     judge = judge or Judge(request)
-    errors = judge.errors(changes)
+    errors = [error for error in judge.errors(changes) if error.rule.name not in spared]
     if errors:
         return errors, []
-    changed = judge.changed(changes)
-    on = all(View(changed, r).effective[MODEL_SWITCH].value is True for r in changed.releases())
+    on = all(view.effective[MODEL_SWITCH].value is True for view in judge.views(changes))
     return errors, [] if on else ["overlap-stays-off"]
 
 
@@ -125,40 +131,70 @@ def switched_on(request: Request) -> Proposal:
     return Proposal(changes, dict.fromkeys(changes, (REQUESTED,)), {})
 
 
+def is_switch(path: str) -> bool:
+    """Whether a setting turns on overlap or delayed weight gradients."""
+    return not path.startswith("ddp.") and path.endswith((".overlap_moe_expert_parallel_comm", ".delay_wgrad_compute"))
+
+
+def _all_but_the_texts_own(request: Request, start: Proposal, judge: Judge, blocked: _Obstacles) -> Found:
+    """The cheapest proposal that leaves errors only which the text has without overlap as well, and has no fix for."""
+    off = {p: False for p, s in request.as_written.items() if is_switch(p) and s.value is True}
+    own = {error.rule.name for error in judge.errors(off)}
+    spared: frozenset[str] = frozenset()
+    while more := own.intersection(blocked.dead) - spared:
+        spared |= more
+        found, blocked = _cheapest(request, start, judge, most_states=_MOST_STATES_FOR_A_PART, spared=spared)
+        if found is not None:
+            return Found(None, (), tuple(error.rule.name for error in judge.errors(found.changes)), found)
+    return Found(None, (), tuple(dict.fromkeys([*sorted(spared), *blocked.led, *blocked.dead])))
+
+
+class _Obstacles(NamedTuple):
+    """The rules that make a dead end, and those whose fixes ran into them."""
+
+    led: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()
+
+
 def _cheapest(
     request: Request,
     start: Proposal,
     judge: Judge,
     without: frozenset[str] = frozenset(),
+    *,
     most_states: int = _MOST_STATES,
-) -> tuple[Proposal | None, tuple[str, ...]]:
-    """The cheapest proposal that makes none of the choices in `without`, or the rules that block every way."""
+    spared: frozenset[str] = frozenset(),
+) -> tuple[Proposal | None, _Obstacles]:
+    """The cheapest proposal that makes none of the choices in `without`, or the rules that block every way.
+
+    The rules in `spared` may stay violated.
+    """
     counter = itertools.count()
     queue: list[tuple[Cost, int, Proposal]] = [(start.cost, next(counter), start)]
     seen: set[str] = set()
-    blocked: list[str] = []
+    blocked = _Obstacles()
     while queue and len(seen) < most_states:
         _, _, proposal = heapq.heappop(queue)
         if (key := _key(proposal.changes)) in seen:
             continue
         seen.add(key)
-        errors, off = judged(request, proposal.changes, judge)
+        errors, off = judged(request, proposal.changes, judge, spared)
         if not errors and not off:
-            return _reduced(request, proposal, judge), ()
+            return _reduced(request, proposal, judge, spared), _Obstacles()
         options = [o for o in _options(proposal, errors, judge) if not without & _choices(o)]
-        if not options and not blocked:
-            blocked = _obstacles(proposal, errors) or off
+        if not options and not blocked.dead:
+            blocked = _obstacles(proposal, errors, judge) if errors else _Obstacles(dead=tuple(off))
         for option in options:
             heapq.heappush(queue, (option.cost, next(counter), option))
-    return None, tuple(blocked)
+    return None, blocked
 
 
-def _obstacles(proposal: Proposal, errors: Sequence[Outcome]) -> list[str]:
-    """The rules that make a dead end, behind those whose fixes ran into them."""
-    dead = [error for error in errors if not error.rule.fixes] or list(errors[:1])
+def _obstacles(proposal: Proposal, errors: Sequence[Outcome], judge: Judge) -> _Obstacles:
+    view = next(judge.views(proposal.changes))
+    dead = [e for e in errors if not any(True for fix in e.rule.fixes for _ in fix.options(view))] or list(errors[:1])
     read = {path for error in dead for path in error.reads}
     led = [name for path, names in proposal.rules.items() if path in read for name in names if name != REQUESTED]
-    return list(dict.fromkeys([*led, *(error.rule.name for error in dead)]))
+    return _Obstacles(tuple(led), tuple(error.rule.name for error in dead))
 
 
 def _alternatives(request: Request, best: Proposal, judge: Judge) -> list[Proposal]:
@@ -172,7 +208,7 @@ def _alternatives(request: Request, best: Proposal, judge: Judge) -> list[Propos
         if _has_another_fix(best.rules[path]):
             start = best.only(best.changes.keys() - {path})
             choice = _choices(best.only({path}))
-            other, _ = _cheapest(request, start, judge, choice, _MOST_STATES_FOR_ALTERNATIVES)
+            other, _ = _cheapest(request, start, judge, choice, most_states=_MOST_STATES_FOR_ALTERNATIVES)
             if other is not None and other.cost[0] <= best.cost[0] and not _contains(other, best):
                 found.setdefault(_key(other.changes), other)
     ordered = sorted(found.values(), key=lambda proposal: proposal.cost)
@@ -197,8 +233,7 @@ def _options(proposal: Proposal, errors: Sequence[Outcome], judge: Judge) -> Ite
     """Ways on: every fix, of any violated rule, that touches what the first violated rule read or is its own."""
     if not errors:
         return
-    changed = judge.changed(proposal.changes)
-    view = View(changed, changed.releases()[0])
+    view = next(judge.views(proposal.changes))
     first = min(errors, key=lambda outcome: len(outcome.rule.fixes) or 99)
     for outcome in errors:
         for fix in outcome.rule.fixes:
@@ -222,13 +257,16 @@ def _with(proposal: Proposal, values: Mapping[str, Any], fix: Fix, outcome: Outc
     yield Proposal(changes, rules, lost, unsafe)
 
 
-def _reduced(request: Request, proposal: Proposal, judge: Judge) -> Proposal:
-    """The proposal without changes that turn out not to be needed."""
+def _reduced(request: Request, proposal: Proposal, judge: Judge, spared: frozenset[str]) -> Proposal:
+    """The proposal without changes that turn out not to be needed: most serve a rule that still needs them."""
     if len(proposal.changes) < 2:
         return proposal
     for path in list(proposal.changes):
         rest = proposal.only(set(proposal.changes) - {path})
-        if proposal.rules.get(path) != (REQUESTED,) and judged(request, rest.changes, judge) == ([], []):
+        served = set(proposal.rules.get(path, ())) - spared
+        if served == {REQUESTED} or judge.violates(rest.changes, served):
+            continue
+        if judged(request, rest.changes, judge, spared) == ([], []):
             proposal = rest
     return proposal
 

@@ -17,47 +17,34 @@ class NoPlaceError(ValueError):
 
 
 @dataclass(frozen=True)
-class Statement:
-    """Characters `start` to `stop` of `text` state a setting, by a key and, unless it is bare, a value at `value`.
-
-    `far` is the place of the literal where a variable brings the value; `value` is then the variable's use.
-    """
+class Place:
+    """Characters `start` to `stop` of a text, and what stands around them."""
 
     text: str
-    setting: Setting
-    syntax: Syntax
-    key: str
     start: int
     stop: int
-    value: tuple[int, int]
-    far: tuple[int, int] | None = None
-
-    @property
-    def bare(self) -> bool:
-        """Whether the key stands alone, as a switch does."""
-        return self.value[0] == self.value[1]
 
     @property
     def line(self) -> tuple[int, int]:
-        """The line that the statement starts on, without its end."""
+        """The line that the characters start on, without its end."""
         stop = self.text.find("\n", self.start)
         return self.text.rfind("\n", 0, self.start) + 1, len(self.text) if stop < 0 else stop
 
     @property
     def indent(self) -> str | None:
-        """The blanks before it, or None where something else stands on its line before it."""
+        """The blanks before them, or None where something else stands on their line before them."""
         before = self.text[self.line[0] : self.start]
         return None if before.strip() else before
 
     @property
     def rest(self) -> str:
-        """What follows it on its last line, without the line's end."""
+        """What follows them on their last line, without the line's end."""
         stop = self.text.find("\n", self.stop)
         return self.text[self.stop : len(self.text) if stop < 0 else stop].removesuffix("\r")
 
     @property
     def next_line(self) -> int:
-        """Where the line behind its last one starts."""
+        """Where the line behind their last one starts."""
         stop = self.text.find("\n", self.stop)
         return len(self.text) if stop < 0 else stop + 1
 
@@ -65,6 +52,25 @@ class Statement:
     def continues(self) -> bool:
         """Whether the line before goes on into this one by a backslash."""
         return self.text[: self.line[0]].rstrip("\n").endswith("\\")
+
+
+@dataclass(frozen=True)
+class Statement(Place):
+    """The characters state a setting, by a key and, unless it is bare, a value at `value`.
+
+    `far` is the place of the literal where a variable brings the value; `value` is then the variable's use.
+    """
+
+    setting: Setting
+    syntax: Syntax
+    key: str
+    value: tuple[int, int]
+    far: tuple[int, int] | None = None
+
+    @property
+    def bare(self) -> bool:
+        """Whether the key stands alone, as a switch does."""
+        return self.value[0] == self.value[1]
 
 
 def statement_of(text: str, setting: Setting) -> Statement:
@@ -96,7 +102,7 @@ def _computed(text: str, setting: Setting) -> Statement:
     word = _word_after(text, line + found[0].end()) if len(found) == 1 else (0, 0)
     if syntax != "flags" or word[0] == word[1]:
         raise NoPlaceError(f"{setting.path} is computed at {origin}")
-    return Statement(text, setting, syntax, key, line + found[0].start(), word[1], word)
+    return Statement(text, line + found[0].start(), word[1], setting, syntax, key, word)
 
 
 def _statement(text: str, setting: Setting, syntax: Syntax, key: str, start: int) -> Statement:
@@ -109,7 +115,8 @@ def _statement(text: str, setting: Setting, syntax: Syntax, key: str, start: int
         word = _word_after(text, end)
         far = None if end <= span[0] and text[end : span[0]].count("\n") <= _line_breaks(text, end) else span
         value = word if far is not None else span
-        value = (value[0], max(value[1], word[1])) if far is None and syntax == "overrides" else value
+        if far is None and syntax == "overrides" and word[0] != word[1]:
+            value = min(value[0], word[0]), max(value[1], word[1])  # with quotes around the value alone
     else:
         value, far = span, None
     outer, stop = start, value[1]
@@ -122,7 +129,7 @@ def _statement(text: str, setting: Setting, syntax: Syntax, key: str, start: int
     elif far is None and value[0] != value[1]:
         opening = text[value[0] - 1 : value[0]]
         stop += opening in ("'", '"') and text[stop : stop + 1] == opening and syntax in ("flags", "overrides")
-    return Statement(text, setting, syntax, key, outer, stop, value, far)
+    return Statement(text, outer, stop, setting, syntax, key, value, far)
 
 
 def syntax_of(text: str, setting: Setting) -> Syntax:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,18 +10,19 @@ from ep_overlap_mcp.proposals.judging import Judge, verdict_of
 from ep_overlap_mcp.proposals.rendering import STAGES, VPP
 from ep_overlap_mcp.proposals.search import as_changed
 from ep_overlap_mcp.settings.effective import Effective
-from ep_overlap_mcp.settings.request import build_request
+from ep_overlap_mcp.settings.request import assumed, build_request
 from ep_overlap_mcp.sources.reading import UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ep_overlap_mcp.settings.request import Request
+    from ep_overlap_mcp.settings.request import Assume, Request
     from ep_overlap_mcp.sources.reading import Reading
 
     # Edited texts by file name -> the readings of every configuration in them, in the order of the question's.
     Reread = Callable[[Mapping[str, str]], Sequence[Sequence[Reading]]]
 
+_LINE = re.compile(r"\bline \d+")
 _STAGE_PATHS = frozenset({VPP, STAGES, "model.num_layers_per_virtual_pipeline_stage"})
 
 
@@ -41,20 +43,24 @@ def verified(
         return False
     for number, (request, readings) in enumerate(zip(requests, again, strict=True)):
         wanted = changes if number == index else {}
-        if not _says(request, wanted, _read_again(request, readings, texts), judge):
+        if not _says(request, wanted, read_again(request, readings, texts), judge):
             return False
     return True
 
 
-def _read_again(request: Request, readings: Sequence[Reading], texts: Mapping[str, str]) -> Request:
+def read_again(
+    request: Request, readings: Sequence[Reading], texts: Mapping[str, str], assume: Assume = "as_written"
+) -> Request:
     """The request that the edited files make, with what the caller gave beside them."""
     again = build_request(readings, stack=request.stack, assume="as_written")
     given = {p: s for p, s in request.as_written.items() if s.origin.file not in texts}
-    return replace(again, settings={**again.settings, **given}, as_written={**again.as_written, **given})
+    written = {**again.as_written, **given}
+    settings = assumed(written, assume, request.framework)
+    return replace(again, settings=settings, as_written=written, assume=assume)
 
 
 def _says(request: Request, changes: Mapping[str, Any], again: Request, judge: Judge) -> bool:
-    if again.partial != request.partial or not _rest_is_equal(request, again, changes):
+    if not is_as_complete(request, again) or not _rest_is_equal(request, again, changes):
         return False
     if not changes:
         return True
@@ -68,6 +74,12 @@ def _says(request: Request, changes: Mapping[str, Any], again: Request, judge: J
         return True
     without = replace(wanted, settings={p: s for p, s in wanted.settings.items() if p not in left_out})
     return verdict_of(judge.outcomes(without)) == verdict_of(judge.outcomes(wanted))
+
+
+def is_as_complete(request: Request, again: Request) -> bool:
+    """Whether the same parts of the text are open, on whatever lines an edit has left them."""
+    before, after = ([_LINE.sub("", why) for why in asked.partial] for asked in (request, again))
+    return before == after
 
 
 def _rest_is_equal(request: Request, again: Request, changes: Mapping[str, Any]) -> bool:

@@ -21,6 +21,20 @@ class Change(Record):
     gives_up: str | None = None
 
 
+class Mended(Record):
+    """An edit of the text itself that leaves no choice, part of the patch; `line` null stands for the whole file.
+
+    `path` is the setting that it is about.
+    """
+
+    file: str
+    line: int | None = None
+    before: str
+    to: str
+    path: str | None = None
+    rule: str
+
+
 class Patch(Record):
     """The changes in the user's own dialect: a unified diff where the places are known, else what to add."""
 
@@ -70,6 +84,7 @@ class ProposeResult(Result):
     verdict_before: Verdict
     verdict_after: Verdict
     changes: list[Change]
+    mends: list[Mended] = Field(default_factory=list)
     alternatives: list[list[Change]]
     blocked_by: list[str]
     patch: Patch | None

@@ -12,6 +12,7 @@ from ep_overlap_mcp.rules.remedies import (
     drop_shared_expert_overlap,
     even_virtual_stages,
     many_virtual_stages,
+    no_pipeline,
     split_stages,
     spread_experts,
 )
@@ -128,7 +129,7 @@ def dispatcher_alltoall_or_flex(view: View) -> Check:
         split_stages(),
         many_virtual_stages(),
         even_virtual_stages(),
-        put(pipeline_model_parallel_size=1, gives_up="pipeline parallelism: every GPU then holds all layers"),
+        no_pipeline(),
     ],
 )
 def pipeline_needs_virtual_stages(view: View, *, at_setup: bool = False) -> Check:

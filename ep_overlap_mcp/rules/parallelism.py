@@ -19,6 +19,7 @@ from ep_overlap_mcp.rules.engine import (
     violated,
     violated_by,
 )
+from ep_overlap_mcp.rules.remedies import RESHARDED
 from ep_overlap_mcp.rules.sources import arguments, core_config, megatron
 from ep_overlap_mcp.rules.truth import FALSE, derived
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.rules.view import View
 
 TP, PP, CP = (f"model.{name}_parallel_size" for name in ("tensor_model", "pipeline_model", "context"))
+_LARGEST = 64  # of the sizes that a message offers
 EP, ETP = "model.expert_model_parallel_size", "model.expert_tensor_parallel_size"
 
 
@@ -39,6 +41,7 @@ EP, ETP = "model.expert_model_parallel_size", "model.expert_tensor_parallel_size
     enforced=[run_time()],
     source=megatron("0.16.1", "core/parallel_state.py", "736-795"),
     unknown=NOTED,
+    fixes=[Fix(lambda view: _whole_experts(view), safe=False, gives_up=RESHARDED)],  # noqa: PLW0108
 )
 def world_divides_parallelism(view: View) -> Check:
     """What it checks: the number of ranks is no multiple of TP x PP x CP, or of expert TP x EP x PP.
@@ -52,10 +55,11 @@ def world_divides_parallelism(view: View) -> Check:
     """
     world = view["hardware.world_size"]
     dense, expert = view[TP] * view[PP] * view[CP], view[ETP] * view[EP] * view[PP]
+    no_multiple = f"{world} ranks are no multiple of"
     return violated_by(
         [
-            (world % dense > 0, f"{world} ranks are no multiple of TP x PP x CP = {dense}"),
-            (world % expert > 0, f"{world} ranks are no multiple of expert TP x EP x PP = {expert}"),
+            (world % dense > 0, f"{no_multiple} TP x PP x CP = {dense}{_that_fit(view, TP, PP, CP)}"),
+            (world % expert > 0, f"{no_multiple} expert TP x EP x PP = {expert}{_that_fit(view, ETP, EP, PP)}"),
         ],
         expected="world size % (TP * PP * CP) = world size % (expert TP * EP * PP) = 0",
     )
@@ -258,6 +262,30 @@ def tensor_parallel_overlap_needs_sequence_parallel(view: View) -> Check:
         f"`tp_comm_overlap` is on without sequence parallelism (tensor parallel size {view[TP]})",
         expected="sequence_parallel = true",
     )
+
+
+def _that_fit(view: View, *paths: str) -> str:
+    """The sizes that one setting could have, where the others fill the ranks without it."""
+    world, *sizes = (view.effective[path].value for path in ("hardware.world_size", *paths))
+    if not all(isinstance(size, int) and size > 0 for size in (world, *sizes)):
+        return ""
+    said = []
+    for path, size in zip(paths, sizes, strict=True):
+        left, over = divmod(world, math.prod(sizes) // size)
+        if not over and left % size:
+            fitting = [number for number in range(1, min(left, _LARGEST) + 1) if left % number == 0]
+            said.append(f"{path.partition('.')[2]} {', '.join(map(str, fitting))}")
+    return f"; {' or '.join(said)} would fit" if said else ""
+
+
+def _whole_experts(view: View) -> Iterable[Mapping[str, int]]:
+    """Expert TP 1 where nobody has written another one and the ranks then hold the experts."""
+    sizes = [view.effective[path].value for path in ("hardware.world_size", TP, PP, CP, EP)]
+    if view.effective.requested(ETP).written or not all(isinstance(size, int) and size > 0 for size in sizes):
+        return
+    world, tp, pp, cp, ep = sizes
+    if tp > 1 and world % (tp * pp * cp) == world % (ep * pp) == 0:
+        yield {ETP: 1}
 
 
 def _fitting_ep(view: View) -> Iterable[Mapping[str, int]]:

@@ -23,6 +23,7 @@ from ep_overlap_mcp.rules.engine import (
 )
 from ep_overlap_mcp.rules.sources import arguments, megatron
 from ep_overlap_mcp.rules.truth import derived
+from ep_overlap_mcp.rules.virtual_stages import virtual_stage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -395,15 +396,6 @@ def global_batch_divides(view: View) -> Check:
         f"global batch {batch} is no multiple of micro batch {micro} x {ranks} data-parallel ranks",
         expected="global_batch_size % (micro_batch_size * data_parallel_size) = 0",
     )
-
-
-def virtual_stage_options(view: View, most: int = 3) -> list[int]:
-    """Virtual stages a rank that divide the layers of a stage, the fewest first."""
-    layers, pp = view.effective["model.num_layers"], view.effective[PP]
-    if not (layers.known and pp.known and layers.value and pp.value) or layers.value % pp.value:
-        return []
-    per_rank = layers.value // pp.value
-    return [stages for stages in range(2, per_rank + 1) if per_rank % stages == 0][:most]
 
 
 def _pipeline_size(view: View) -> int:

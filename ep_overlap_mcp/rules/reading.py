@@ -169,11 +169,11 @@ def assumed_version_floor(_view: View) -> Check:
 def value_not_allowed(view: View) -> Check:
     """What it checks: a value that the stack's own parser or configuration class rejects.
 
-    Why: the run ends at start-up.
+    Why: the run ends at start-up. A shell ends it already at an expression without quotes.
 
-    Example: `--recompute-granularity partial`, `--expert-model-parallel-size eight`
+    Example: `--recompute-granularity partial`, `--swiglu True`, `--moe-layer-freq ([0]*3+[1]*45)` without quotes
 
-    Fix: use one of the values that the message names.
+    Fix: write what the message names; where only one thing can be meant, the patch of `propose` has it.
     """
     return _omissions(view, "not allowed", "", "a value that the field takes")
 
@@ -203,6 +203,7 @@ def shell_needs_lf_line_ends(view: View) -> Check:
     Example: `torchrun pretrain_gpt.py \` before a carriage return starts the training without any of its options
 
     Fix: `sed -i 's/\r$//' train.sh` or `dos2unix train.sh`; `*.sh text eol=lf` in git's `.gitattributes` keeps it so.
+    The patch of `propose` mends the line ends along with the rest.
     """
     found = [o for o in view.request.omissions if o.kind == "line ends"]
     said = "; ".join(f"{o.file} has CRLF line ends and breaks in line {o.line}, `{o.text}`: {o.why}" for o in found)

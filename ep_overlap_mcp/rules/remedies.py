@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.hardware import find_gpu
 from ep_overlap_mcp.rules.engine import Fix
+from ep_overlap_mcp.rules.virtual_stages import EMBEDDING, FIRST, LAST, LOSS, fitting_virtual_stages
 from ep_overlap_mcp.settings.layout import parse_layout
 from ep_overlap_mcp.settings.request import BRIDGE_DELAY, MODEL_DELAY
 
@@ -20,7 +21,7 @@ _LAYOUT = "model.pipeline_model_parallel_layout"
 _PP = "model.pipeline_model_parallel_size"
 _VPP = "model.virtual_pipeline_model_parallel_size"
 _STAGES = "model.num_virtual_stages_per_pipeline_rank"
-_FIRST, _LAST = "model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"
+RESHARDED = "the layout of experts over GPUs: checkpoints must be resharded"
 _LARGEST_GROUP = 64
 _MOST_VIRTUAL_STAGES = 8  # more make stages of so few layers that pipeline traffic eats the gain
 _MODULES, _SCOPE = "model.cuda_graph_modules", "model.cuda_graph_scope"
@@ -53,7 +54,7 @@ def spread_experts() -> Fix:
         fitting = [size for size in sizes if _fits_world(view, size)]
         yield from ({"model.expert_model_parallel_size": size} for size in (fitting or sizes)[:3])
 
-    return Fix(options, safe=False, gives_up="the layout of experts over GPUs: checkpoints must be resharded")
+    return Fix(options, safe=False, gives_up=RESHARDED)
 
 
 def _fits_world(view: View, size: int) -> bool:
@@ -92,17 +93,20 @@ def many_virtual_stages() -> Fix:
 
 
 def split_stages() -> Fix:
-    """Two virtual stages a rank by a layout that leaves each rank its layers, where few virtual stages divide them."""
+    """Two virtual stages a rank by a layout that leaves each rank its layers, where few virtual stages divide them.
+
+    Layers that do not divide over the ranks are spread over them, the ranks between having one more.
+    """
 
     def options(view: View) -> Options:
         pp, layers = view.effective[_PP].value, view.effective["model.num_layers"].value
         if not isinstance(pp, int) or not isinstance(layers, int) or pp < 2 or view.effective[_LAYOUT].value:
             return
-        counts = [_layers_of_stage(view, layers, pp, stage) for stage in range(pp)]
-        few = [n for n in range(2, _MOST_VIRTUAL_STAGES + 1) if _divides_stages(view, layers, pp, n)]
+        counts = _layers_of_stages(view, layers, pp)
+        few = min(fitting_virtual_stages(view) or [layers]) <= _MOST_VIRTUAL_STAGES
         if few or min(counts) < 2 or sum(counts) != layers or _is_accounted(view):
             return
-        replaced = (_FIRST, _LAST, "model.num_layers_per_virtual_pipeline_stage", _STAGES)
+        replaced = (FIRST, LAST, "model.num_layers_per_virtual_pipeline_stage", _STAGES)
         unset = {path: None for path in replaced if view.effective.requested(path).value is not None}
         written = {_VPP: 2} if view.request.framework == "bridge" else {}
         yield {_LAYOUT: _halved(counts, view.effective["model.mtp_num_layers"].value or 0), **unset, **written}
@@ -110,19 +114,18 @@ def split_stages() -> Fix:
     return Fix(options)
 
 
-def _layers_of_stage(view: View, layers: int, pp: int, stage: int) -> int:
-    """How many layers a pipeline rank has; the ends may have their own number."""
-    first, last = (view.effective[path].value for path in (_FIRST, _LAST))
-    ends = {0: first, pp - 1: last}
-    if isinstance(ends.get(stage), int):
-        return int(ends[stage])
-    given = [end for end in (first, last) if isinstance(end, int)]
-    return (layers - sum(given)) // max(pp - len(given), 1)
+def _layers_of_stages(view: View, layers: int, pp: int) -> list[int]:
+    """How many layers each pipeline rank has: at the ends as given, else as even as can be, more of them between."""
+    ends = {0: view.effective[FIRST].value, pp - 1: view.effective[LAST].value}
+    given = {stage: count for stage, count in ends.items() if isinstance(count, int)}
+    free = sorted((stage for stage in range(pp) if stage not in given), key=lambda stage: stage in (0, pp - 1))
+    each, over = divmod(layers - sum(given.values()), max(len(free), 1))
+    spread = {stage: each + (number < over) for number, stage in enumerate(free)}
+    return [{**given, **spread}[stage] for stage in range(pp)]
 
 
 def _is_accounted(view: View) -> bool:
-    paths = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-    return any(view.effective[f"model.{path}"].value for path in paths)
+    return any(view.effective[path].value for path in (EMBEDDING, LOSS))
 
 
 def _halved(counts: Sequence[int], mtp: object) -> str:
@@ -142,6 +145,16 @@ def even_virtual_stages() -> Fix:
             yield from ({_LAYOUT: None, _VPP: number} for number in _divisors(view, pp))
 
     return Fix(options, safe=False, gives_up="the hand-made pipeline layout")
+
+
+def no_pipeline() -> Fix:
+    """One stage, and nothing said about what the first and the last of several hold."""
+
+    def options(view: View) -> Options:
+        unset = {path: None for path in (FIRST, LAST, _LAYOUT) if view.effective[path].value is not None}
+        yield {_PP: 1, **unset}
+
+    return Fix(options, safe=False, gives_up="pipeline parallelism: every GPU then holds all layers")
 
 
 def hybridep_where_it_runs() -> Fix:
@@ -221,7 +234,7 @@ def graph_without(*modules: str, adding: str | None = None) -> Fix:
             kept += [adding] if adding and adding not in kept else []
             yield _graph_modules(view, kept) if kept else _no_graphs(view)  # no modules would mean the whole layer
 
-    return Fix(options, safe=False, gives_up=f"graphs of {', '.join(modules)}" if modules else "memory for the graph")
+    return Fix(options, safe=False, gives_up=f"graphs of {' or '.join(modules)}" if modules else "memory for the graph")
 
 
 def _no_graphs(view: View) -> Mapping[str, Any]:
@@ -239,24 +252,10 @@ def _graph_modules(view: View, modules: list[str]) -> Mapping[str, Any]:
 
 def _divisors(view: View, pp: int) -> list[int]:
     """Virtual stages that divide a stage's layers: those with which every rank overlaps something first, then small."""
-    layers = view.effective["model.num_layers"].value
-    if not isinstance(layers, int):
-        return [2]
-    counts = [number for number in range(2, layers // pp + 1) if _divides_stages(view, layers, pp, number)]
-    if not counts:
+    counts = fitting_virtual_stages(view)
+    if counts is None:
         return [2]
     return sorted(counts, key=lambda count: not _all_overlap(view, pp, count))[:3]
-
-
-def _divides_stages(view: View, layers: int, pp: int, count: int) -> bool:
-    """Whether every stage's layers divide into this many virtual stages; the ends may have layers of their own."""
-    from ep_overlap_mcp.rules.uneven_stages import uneven_fault
-
-    ends = [view.effective[path].value for path in (_FIRST, _LAST)]
-    if not any(isinstance(end, int) for end in ends):
-        return layers % pp == 0 and (layers // pp) % count == 0
-    first, last = (end if isinstance(end, int) else "unset" for end in ends)
-    return not uneven_fault(layers, pp, count, first, last, ends_may_leave=False)
 
 
 def _all_overlap(view: View, pp: int, count: int) -> bool:

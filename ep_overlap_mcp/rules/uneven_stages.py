@@ -17,6 +17,7 @@ from ep_overlap_mcp.rules.engine import (
 from ep_overlap_mcp.rules.pipeline import PP, VPP
 from ep_overlap_mcp.rules.sources import arguments, core_config
 from ep_overlap_mcp.rules.truth import derived
+from ep_overlap_mcp.rules.virtual_stages import EMBEDDING, FIRST, LAST, LOSS, uneven_fault
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.rules.view import View
 
 LAYERS, LAYOUT = "model.num_layers", "model.pipeline_model_parallel_layout"
-FIRST, LAST = "model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"
-EMBEDDING, LOSS = "model.account_for_embedding_in_pipeline_split", "model.account_for_loss_in_pipeline_split"
 
 
 @rule(
@@ -150,30 +149,6 @@ def layers_per_virtual_stage_divide(view: View) -> Check:
         when=each.is_set & alone,
         expected="(num_layers / PP) % num_layers_per_virtual_pipeline_stage = 0",
     )
-
-
-def uneven_fault(
-    layers: int, pp: int, vpp: int, first: int | str, last: int | str, *, ends_may_leave: bool
-) -> list[str]:
-    """Why layer counts of the first and last stage do not fit; empty when they do. Unset counts are "unset", VPP 0.
-
-    Before 0.16 layers may be left without stages between (`ends_may_leave`). Source: core_v0.16.1
-    megatron/core/transformer/transformer_config.py:1359-1433.
-    """
-    ends = [(name, count) for name, count in (("first", first), ("last", last)) if isinstance(count, int)]
-    for name, count in ends:
-        if count <= 0:
-            return [f"the {name} stage has {count} layers"]
-        if vpp and count % vpp:
-            return [f"{count} layers of the {name} stage do not divide into {vpp} virtual stages"]
-    between, stages = layers - sum(count for _, count in ends), pp - len(ends)
-    if not ends_may_leave and bool(between) != bool(stages):
-        return [f"{between} layers are left for {stages} stages between"]
-    if stages and between % stages:
-        return [f"{between} layers between do not divide over {stages} stages"]
-    if stages and vpp and between // stages % vpp:
-        return [f"{between // stages} layers of a stage between do not divide into {vpp} virtual stages"]
-    return []
 
 
 def uneven(view: View) -> Truth:

@@ -38,7 +38,14 @@ _PLAIN: Final = ("int", "float", "str")
 
 
 class ValueNotAllowedError(ValueError):
-    """A value that no parser of the stack would take for this field; the text says what it takes."""
+    """A value that no parser of the stack would take for this field; the text says what it takes.
+
+    `meant` is what the value plainly means, as a command line spells it; None where that is a choice.
+    """
+
+    def __init__(self, text: str, meant: str | None = None) -> None:
+        super().__init__(text if meant is None else f"{text}; write `{meant}`")
+        self.meant = meant
 
 
 @dataclass(frozen=True)
@@ -148,13 +155,16 @@ class Field:
         value = ["none"] if self._names_none(raw) else typed(self.type, raw)
         for item in value if isinstance(value, list) else (value,):
             if choices and (command_line or self.core_checks) and item not in choices and item is not None:
-                raise self._refusal(expected(self.type, choices), item)
+                raise self._refusal(expected(self.type, choices), item, self._meant(value, choices, lists=command_line))
         return value
 
     def _check_items(self, words: list[Any]) -> None:
         """Hold the words of a list to the type of its items, and to their count where it has one."""
-        if wrong := [word for word in words if not is_one(self.items or "any", word)]:
-            raise self._refusal(f"{expected(self.items or 'any')} each", wrong[0])
+        kind = self.items or "any"
+        if wrong := [word for word in words if not is_one(kind, word)]:
+            apart = re.findall(r"[^\s,\[\]]+", " ".join(map(str, words)))
+            fits = all(is_one(kind, word) for word in apart) and self.count in (None, len(apart))
+            raise self._refusal(f"{expected(kind)} each", wrong[0], " ".join(apart) if fits else None)
         if self.count is not None and len(words) != self.count:
             raise self._refusal(f"{self.count} values", " ".join(map(str, words)))
 
@@ -163,8 +173,17 @@ class Field:
         """Whether argparse gets the word for a plain type or a choice, to which `none` is a word like any other."""
         return self.type in _PLAIN or bool(self.cli_type or self.cli_choices or self.choices)
 
-    def _refusal(self, takes: str, got: Any) -> ValueNotAllowedError:
-        return ValueNotAllowedError(f"`{self.path}` takes {takes}, got {got!r}")
+    def _refusal(self, takes: str, got: Any, meant: str | None = None) -> ValueNotAllowedError:
+        return ValueNotAllowedError(f"`{self.path}` takes {takes}, got {got!r}", meant)
+
+    def _meant(self, value: Any, choices: tuple[Any, ...], *, lists: bool) -> str | None:
+        """The choices that a value differs from by commas, case or dashes alone."""
+        words = re.findall(r"[^\s,\[\]]+", " ".join(map(str, value if isinstance(value, list) else (value,))))
+        by_letters = {_letters(choice): str(choice) for choice in choices}
+        found = [by_letters.get(_letters(word)) for word in words]
+        if None in found or len(by_letters) < len(choices) or (not lists if self.type == "list" else len(found) != 1):
+            return None
+        return " ".join(map(str, found)) or None
 
     def _names_none(self, raw: Any) -> bool:
         """Whether `none` is an item of this list, and not its absence."""
@@ -316,6 +335,10 @@ def _field(row: Mapping[str, Any]) -> Field:
 @lru_cache(maxsize=256)
 def _free_environment_variable(path: str) -> Field:
     return Field(path=path, type="any", optional=True)
+
+
+def _letters(word: object) -> str:
+    return str(word).lower().replace("-", "_")
 
 
 @lru_cache(maxsize=64)

@@ -115,7 +115,7 @@ def build_request(
     written.update(_runtime_settings(stack))
     question: Assume = assume or ("as_written" if _asks_for_overlap(written) else "overlap")
     return Request(
-        settings=_assumed(written, question, framework),
+        settings=assumed(written, question, framework),
         framework=framework,
         stack=stack,
         assume=question,
@@ -143,7 +143,8 @@ def _asks_for_overlap(settings: Mapping[str, Setting]) -> bool:
     return any(path in settings and settings[path].value is True for path in (MODEL_SWITCH, BRIDGE_SWITCH))
 
 
-def _assumed(written: Mapping[str, Setting], assume: Assume, framework: Framework) -> dict[str, Setting]:
+def assumed(written: Mapping[str, Setting], assume: Assume, framework: Framework) -> dict[str, Setting]:
+    """What is written, with the switches on that a what-if is about."""
     settings = dict(written)
     if assume == "as_written":
         return settings

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.moe_layers import layer_pattern
 from ep_overlap_mcp.settings.setting import UNKNOWN
-from ep_overlap_mcp.sources.parser_refusals import near_flag, refused_name, refused_value
+from ep_overlap_mcp.sources.parser_refusals import near_flag, refused_name, refused_value, states_on
+from ep_overlap_mcp.sources.reading import Mend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,6 +32,7 @@ _NO_PATTERN: Final = re.compile(r"\[.*\s|\s.*\]")  # Megatron-LM's own parser ev
 _TRUE: Final = {"true", "yes", "on"}
 _FALSE: Final = {"false", "no", "off"}
 _ONE_OR_SEVERAL: Final = {"model.cp_comm_type"}  # one for all layers, or one a layer
+_FARTHEST: Final = 40  # blanks, quotes and a line's end between a flag and its value
 
 # Spellings of wrappers and frameworks around Megatron-LM, as public scripts use them.
 ALIASES: Final = {
@@ -149,7 +151,10 @@ def add_flag(flag: Flag, reading: Reading) -> None:
 def _refused_name(flag: Flag, reading: Reading) -> bool:
     """Note a name that Megatron-LM's own parser does not know although it means a setting."""
     known = flag.head.unresolved or flag.name in ALIASES
-    return not known and _refused(flag, refused_name(flag.name), reading)
+    refusal = None if known else refused_name(flag.name)
+    if refusal and refusal.alone and flag.values and not states_on(flag.values[0].text):
+        refusal = refusal._replace(instead=None)  # a switch, and a value that may mean another one
+    return _refused(flag, refusal, reading)
 
 
 def _refused_value(flag: Flag, reading: Reading) -> bool:
@@ -161,9 +166,21 @@ def _refused(flag: Flag, refusal: Refusal | None, reading: Reading) -> bool:
     """What the parser refuses leaves the setting that was meant unknown; no later value keeps the run from ending."""
     if refusal is None:
         return False
-    reading.left_out(flag.text, flag.head.line, refusal.why, kind="not allowed")
+    reading.left_out(flag.text, flag.head.line, refusal.why, kind="not allowed", mend=_mend(flag, refusal))
     reading.add(refusal.path, UNKNOWN, line=flag.head.line, text=flag.text)
     return True
+
+
+def _mend(flag: Flag, refusal: Refusal) -> Mend | None:
+    """The flag to write in place of the one that is refused, with its value unless it is a switch."""
+    if refusal.instead is None or flag.head.span is None:
+        return None
+    start, stop = flag.head.span
+    if not (refusal.alone or refusal.instead == ""):
+        return Mend(start, start + len(flag.name), refusal.instead, refusal.path)
+    value = flag.values[-1].span if flag.values else (stop, stop)
+    near = value is not None and 0 <= value[1] - start <= _FARTHEST + len(flag.text)
+    return Mend(start, max(stop, value[1]), refusal.instead, refusal.path) if near and value is not None else None
 
 
 def _add(flag: Flag, setting: Field, value: Any, span: tuple[int, int] | None, reading: Reading) -> None:

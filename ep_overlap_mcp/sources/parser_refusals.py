@@ -19,18 +19,28 @@ _CLOSE: Final = 0.85
 _CLOSE_WORD: Final = 0.75
 _LIKE: Final = 0.8
 _SHORTEST: Final = 8  # characters of an abbreviation that says which flag is meant
+_STAGES: Final = "--num-virtual-stages-per-pipeline-rank"
 _INSTEAD: Final = {
-    "model.virtual_pipeline_model_parallel_size": "write `--num-virtual-stages-per-pipeline-rank`",
-    "model.cpu_offloading": "write `--cpu-offloading-num-layers`",
-    "model.fp8_param": "write `--fp8-param-gather`",
+    "model.virtual_pipeline_model_parallel_size": (f"write `{_STAGES}`", _STAGES),
+    "model.cpu_offloading": ("write `--cpu-offloading-num-layers`", None),  # with a number of the user's choice
+    "model.fp8_param": ("write `--fp8-param-gather`", "--fp8-param-gather"),
 }
+_ELSEWHERE: Final = ("Megatron-LM sets it from its other arguments", None)
+_ON: Final = {"true", "yes", "on", "1"}
+_OFF: Final = {"false", "no", "off", "0"}
 
 
 class Refusal(NamedTuple):
-    """The setting that was meant, and what the parser says."""
+    """The setting that was meant, what the parser says, and the flag to write.
+
+    `instead` is empty where the flag goes with its value, and None where the user has a choice. `alone` says that what
+    is written is a switch, which takes no value.
+    """
 
     path: str
     why: str
+    instead: str | None = None
+    alone: bool = False
 
 
 def refused_value(name: str, value: str) -> Refusal | None:
@@ -38,10 +48,12 @@ def refused_value(name: str, value: str) -> Refusal | None:
     setting, off = field_table().registered(name) or (None, False)
     if setting is None or not (off or setting.type == "bool"):
         return None
-    instead = f"write `{name}` alone to set it, or leave it out"
-    return Refusal(
-        setting.path, f"Megatron-LM's parser takes no value for the switch `{name}`, got {value!r}; {instead}"
-    )
+    why = f"Megatron-LM's parser takes no value for the switch `{name}`, got {value!r}"
+    if value.strip().lower() in _OFF:
+        return Refusal(setting.path, f"{why}; leave it out", "", alone=True)
+    if states_on(value):
+        return Refusal(setting.path, f"{why}; write `{name}` alone", name, alone=True)
+    return Refusal(setting.path, f"{why}; write `{name}` alone to set it, or leave it out")
 
 
 @lru_cache(maxsize=1024)
@@ -52,7 +64,7 @@ def refused_name(name: str) -> Refusal | None:
         return None
     found = table.flag(name)
     if found is not None and not found[0].command_line:
-        return _refusal(name, found[0], _INSTEAD.get(found[0].path, "Megatron-LM sets it from its other arguments"))
+        return _refusal(name, found[0], *_INSTEAD.get(found[0].path, _ELSEWHERE))
     if (on := _switched_on(name)) is not None:
         return on
     meant = _meant(name)
@@ -60,8 +72,13 @@ def refused_name(name: str) -> Refusal | None:
         return None
     setting, off = table.parser_flags[meant]
     if not off and name.startswith("--no-") and not meant.startswith("--no-"):
-        return _refusal(name, setting, f"leave `{meant}` out to switch it off")
-    return _refusal(name, setting, f"write `{meant}`")
+        return _refusal(name, setting, f"leave `{meant}` out to switch it off", "")
+    return _refusal(name, setting, f"write `{meant}`", meant)
+
+
+def states_on(value: str) -> bool:
+    """Whether the word behind a switch says that it is on."""
+    return value.strip().lower() in _ON
 
 
 def near_flag(name: str) -> str | None:
@@ -77,11 +94,12 @@ def _switched_on(name: str) -> Refusal | None:
     off = next((flag for flag in candidates if flag in _judged_flags()), None)
     if off is None or f"--{rest}" in field_table().parser_flags:
         return None
-    return _refusal(name, field_table().parser_flags[off][0], f"it is on without; write `{off}` to switch it off")
+    return _refusal(name, field_table().parser_flags[off][0], f"it is on without; write `{off}` to switch it off", "")
 
 
-def _refusal(name: str, setting: Field, instead: str) -> Refusal:
-    return Refusal(setting.path, f"Megatron-LM's parser has no `{name}` (unrecognized arguments); {instead}")
+def _refusal(name: str, setting: Field, remedy: str, instead: str | None) -> Refusal:
+    why = f"Megatron-LM's parser has no `{name}` (unrecognized arguments); {remedy}"
+    return Refusal(setting.path, why, instead, alone=setting.type == "bool")
 
 
 def _meant(name: str) -> str | None:

@@ -52,8 +52,22 @@ class Assignment:
 
 
 @dataclass(frozen=True)
+class Mend:
+    """The one edit that makes a part mean what it plainly should: characters `start` to `stop` of its file.
+
+    They become `text`, which is empty where they go; quotes around them are not counted. `path` is the setting that the
+    part is about, None for the whole text.
+    """
+
+    start: int
+    stop: int
+    text: str
+    path: str | None = None
+
+
+@dataclass(frozen=True)
 class Omission:
-    """A part of the text that set nothing, or nothing certain, and why."""
+    """A part of the text that set nothing, or nothing certain, and why; with its mend where no choice is left."""
 
     kind: OmissionKind
     text: str
@@ -61,6 +75,7 @@ class Omission:
     why: str
     file: str | None = None
     path: str | None = None
+    mend: Mend | None = None
 
 
 @dataclass
@@ -109,7 +124,8 @@ class Reading:
             flags = self.framework == "megatron-lm" and (self.strict or not known.path.startswith("args."))
             value = raw if raw is UNKNOWN else known.parse(raw, command_line=flags, strict=self.strict)
         except ValueNotAllowedError as refusal:
-            self.left_out(text, line, str(refusal), kind="not allowed", path=known.path, file=file)
+            mend = None if refusal.meant is None or span is None else Mend(*span, refusal.meant, known.path)
+            self.left_out(text, line, str(refusal), kind="not allowed", path=known.path, file=file, mend=mend)
             value = UNKNOWN
         self.assignments.append(Assignment(known.path, value, line, text, derived_from, file or self.file, span))
 
@@ -130,9 +146,10 @@ class Reading:
         kind: OmissionKind = "not read",
         path: str | None = None,
         file: str | None = None,
+        mend: Mend | None = None,
     ) -> None:
         """Record a part of the text that was not taken."""
-        self.omissions.append(Omission(kind, text[:200], line, why, file or self.file, path))
+        self.omissions.append(Omission(kind, text[:200], line, why, file or self.file, path, mend))
 
     def waits_for(self, why: str, *wanted: str) -> None:
         """Record that this is a part only, until the file is read that sets these variables or has this name."""

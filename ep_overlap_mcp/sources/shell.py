@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from ep_overlap_mcp.sources.flags import read_flags, split_flags
+from ep_overlap_mcp.sources.flags import field_of, read_flags, split_flags
 from ep_overlap_mcp.sources.launchers import (
     Launch,
     Variable,
@@ -21,7 +21,7 @@ from ep_overlap_mcp.sources.launchers import (
     read_environment_json,
     read_launch,
 )
-from ep_overlap_mcp.sources.reading import Reading, UnreadableError
+from ep_overlap_mcp.sources.reading import Mend, Reading, UnreadableError
 from ep_overlap_mcp.sources.shell_line_ends import line_broken_by_crlf
 from ep_overlap_mcp.sources.shell_run import MAX_STEPS, Command, Run, walk, walk_functions
 from ep_overlap_mcp.sources.shell_scope import Array, Scalar, Scope, fields, text_of
@@ -82,6 +82,7 @@ def read_shell(text: str, file: str) -> list[Reading]:
             wanted = frozenset(name for names in reading.gaps.values() for name in names)
             reading.unset = wanted - scope.variables.keys()
         _say_what_breaks(reading, source)
+        _say_what_lacks_quotes(reading, run, lines)
     return readings
 
 
@@ -186,7 +187,19 @@ def _say_what_breaks(reading: Reading, source: Source) -> None:
     broken = line_broken_by_crlf(source)
     if broken is not None:
         job = "; sbatch refuses the script" if "#SBATCH" in source.text else ""
-        reading.left_out(broken.text, broken.number, broken.why + job, kind="line ends")
+        mend = Mend(0, len(source.text), source.text.replace("\r\n", "\n"))
+        reading.left_out(broken.text, broken.number, broken.why + job, kind="line ends", mend=mend)
+
+
+def _say_what_lacks_quotes(reading: Reading, run: Run, lines: _Lines) -> None:
+    for (flag, value, place), nested in dict.fromkeys(run.unquoted):
+        quote = "'" if nested else '"'
+        what = "stops at `(` with a syntax error" if "(" in value else "takes `|` for a pipe or stops there"
+        why = f"it lacks quotes, and bash {what}; write `{flag} {quote}{value}{quote}`"
+        meant, _ = field_of(flag) or (None, False)
+        path = meant.path if meant is not None else None
+        mend = None if place is None else Mend(place, place + len(value), f"{quote}{value}{quote}", path)
+        reading.left_out(f"{flag} {value}", lines.at(place), why, kind="not allowed", mend=mend)
 
 
 def _say_what_is_missing(reading: Reading, run: Run, source: Source, lines: _Lines) -> None:

@@ -23,7 +23,7 @@ from ep_overlap_mcp.sources.shell_scope import (
     text_of,
     unresolved_in,
 )
-from ep_overlap_mcp.sources.shell_syntax import Source
+from ep_overlap_mcp.sources.shell_syntax import Source, Unquoted
 from ep_overlap_mcp.sources.shell_words import Expander, heredoc
 from ep_overlap_mcp.sources.words import Piece
 
@@ -59,12 +59,14 @@ class Run:
     """What a walk saw.
 
     `sourced` are the files that the script reads; nobody opened them. `unread` are parts that it leaves out or that
-    bash does: the text, its place and the reason.
+    bash does: the text, its place and the reason. `unquoted` are expressions without quotes, with whether a shell
+    inside the script gets them.
     """
 
     commands: list[Command] = field(default_factory=list)
     sourced: list[tuple[str, int | None]] = field(default_factory=list)
     unread: list[tuple[str, int | None, str]] = field(default_factory=list)
+    unquoted: list[tuple[Unquoted, bool]] = field(default_factory=list)
     steps: int = 0
 
     @property
@@ -116,6 +118,7 @@ class _Walker:
         return Expander(self.source, self.scope)
 
     def script(self) -> None:
+        self.run.unquoted += [(found, self.depth > 0) for found in self.source.unquoted()]
         with suppress(_LeaveError):
             self.statements(self.source.root.children)
 

@@ -7,13 +7,14 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ep_overlap_mcp.sources.reading import CUT_DOWN, MEND, UnreadableError
 from ep_overlap_mcp.sources.words import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
 
     from tree_sitter import Node, Parser
 
@@ -21,9 +22,23 @@ MAX_CHARACTERS: Final = 500_000
 _MAX_DEPTH: Final = 150
 # `<your path>` in a template: no redirection, which has no blank between a name and `>` on the same word.
 _PLACEHOLDER: Final = re.compile(r"(?<=[=\s])<[A-Za-z][^<>\n|;&()$\"'`]{0,200}(?<!\s)>(?=[\s/\"'])")
+# A layer pattern or a pipeline layout whose parentheses or bars a shell would take for its own where no quotes stand.
+_EXPRESSION: Final = re.compile(
+    r"(?P<flag>--[\w-]+[-_](?:freq|layout))(?P<gap>[ \t]+|=)(?P<value>"
+    r"\([\[\]()\d,+* \t]*\)(?:[*+][\[\]()\d,+*]*)?|[EtmL\d*()]*[(|][EtmL\d*()|]*)(?=[\s\"')]|\Z)"
+)
+_NO_CODE: Final = {"string", "raw_string", "ansi_c_string", "comment", "heredoc_body"}
 _EXPANSIONS: Final = {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}
 _SIGNS: Final = {"$", "${", "$(", "$((", "`"}
 _HEREDOC: Final = re.compile(r"<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
+
+
+class Unquoted(NamedTuple):
+    """A flag with an expression that lacks its quotes, and where the expression begins in the file."""
+
+    flag: str
+    value: str
+    place: int | None
 
 
 @dataclass(frozen=True)
@@ -43,12 +58,21 @@ class Source:
         """The syntax tree.
 
         Every character that is not ASCII is parsed as one `?`, so that bytes are characters, and a placeholder such as
-        `<your path>` as one word.
+        `<your path>` as one word, as is the expression of a flag that lacks its quotes.
         """
         if len(self.text) > MAX_CHARACTERS:
             raise UnreadableError(f"too large: a script of more than {MAX_CHARACTERS} characters; {CUT_DOWN}")
         plain = _PLACEHOLDER.sub(lambda m: "x" * len(m[0]), self.text) if "<" in self.text else self.text
+        plain = _EXPRESSION.sub(lambda m: m["flag"] + m["gap"] + "x" * len(m["value"]), plain)
         return _parser().parse(plain.encode("ascii", "replace")).root_node
+
+    def unquoted(self) -> Iterator[Unquoted]:
+        """The expressions that lack their quotes; the tree has each as one word."""
+        for match in _EXPRESSION.finditer(self.text):
+            start, stop = match.span("value")
+            if not _inside(self.root, start, _NO_CODE):
+                pieces = self.cut(start, stop, quoted=False)
+                yield Unquoted(match["flag"], match["value"], pieces[0].at if len(pieces) == 1 else None)
 
     @staticmethod
     def start(node: Node) -> int:
@@ -93,9 +117,14 @@ class Source:
 
 def in_quotes(text: str, at: int) -> bool:
     """Whether a character of a shell text is part of a quoted string that began before it."""
-    node = Source.of((Piece(text, 0),)).root.descendant_for_byte_range(at, at + 1)
+    return _inside(Source.of((Piece(text, 0),)).root, at, {"string", "raw_string", "ansi_c_string"})
+
+
+def _inside(root: Node, at: int, kinds: AbstractSet[str]) -> bool:
+    """Whether a character stands in a node of such a kind that began before it."""
+    node = root.descendant_for_byte_range(at, at + 1)
     while node is not None:
-        if node.type in ("string", "raw_string", "ansi_c_string") and node.start_byte < at:
+        if node.type in kinds and node.start_byte < at:
             return True
         node = node.parent
     return False

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ep_overlap_mcp.rules import all_rules
-from ep_overlap_mcp.rules.pipeline import overlapped_pairs, virtual_stage_options
-from ep_overlap_mcp.rules.uneven_stages import uneven_fault
+from ep_overlap_mcp.rules import all_rules, find_rule
+from ep_overlap_mcp.rules.pipeline import overlapped_pairs
 from ep_overlap_mcp.rules.view import View
+from ep_overlap_mcp.rules.virtual_stages import uneven_fault, virtual_stage_options
+from tests.rules.conftest import outcome_of, request_of
 from tests.rules.tables import Tables, ThreeTables
 
 if TYPE_CHECKING:
@@ -391,6 +392,70 @@ def test_only_the_combined_schedule_passes_by_the_moe_layers_own_check(outcome, 
     settings["overlap_moe_expert_parallel_comm"] = overlap
     found = outcome("tensor-parallel-experts-need-sequence-parallel", settings, stack="megatron-core==0.16.1")
     assert (found.state, found.severity) == ("violated", severity)
+
+
+FIRST, LAST = "model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"
+PLACES = "model.pipeline_model_parallel_layout"
+COUNTED = {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
+STAGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    # what is said of the stages, and the first fix of a pipeline without virtual stages
+    ({"num_layers": 48, PP: 2}, {VPP: 2}),
+    ({"num_layers": 30, PP: 2}, {VPP: 3}),
+    ({"num_layers": 11, PP: 2, FIRST: 5}, {PLACES: "Ettt|ttt|tt|tttL", FIRST: None}),
+    ({"num_layers": 30, PP: 2, LAST: 14}, {VPP: 2}),
+    ({"num_layers": 30, PP: 2, FIRST: 14, LAST: 14}, {PP: 1, FIRST: None, LAST: None}),
+    ({"num_layers": 48, PP: 2, **COUNTED}, {VPP: 5}),
+    ({"num_layers": 47, PP: 2, **COUNTED}, {PP: 1}),
+    ({"num_layers": 13, PP: 4}, {PLACES: "Ett|tt|tt|tt|t|tt|t|tL"}),
+]
+
+
+@pytest.mark.parametrize(("stages", "first"), STAGES, ids=[str(stages) for stages, _ in STAGES])
+def test_virtual_stages_that_a_fix_offers_are_legal(stages: dict[str, Any], first: dict[str, Any]) -> None:
+    """No other rule of stages rejects a fix: where no number divides, a layout leaves each rank its layers."""
+    settings = {**ON, **stages}
+    fixes = options_of("pipeline-needs-virtual-stages", settings)
+    assert fixes[0] == first
+    for changes in fixes:
+        for rule in (
+            "layers-divide-into-stages",
+            "layout-fits-pipeline",
+            "uneven-stages-fit",
+            "accounted-layers-divide",
+        ):
+            outcome = outcome_of(rule, {**settings, **changes})
+            assert outcome is not None
+            assert outcome.state == "met", (rule, changes)
+
+
+def test_expert_tp_of_one_is_the_fix_where_it_lets_the_ranks_hold_the_experts() -> None:
+    """It follows TP unless it is written; where it is, or does not help, the sizes are the user's to choose."""
+    tp = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 8, "hardware.world_size": 8}
+    rule = "world-divides-parallelism"
+    assert options_of(rule, tp) == [{"model.expert_tensor_parallel_size": 1}]
+    assert options_of(rule, {**tp, "expert_tensor_parallel_size": 2}) == []
+    assert options_of(rule, {**tp, "expert_model_parallel_size": 16}) == []
+
+
+def options_of(rule: str, settings: dict[str, Any]) -> list[Any]:
+    """Every set of changes that a rule's fixes offer."""
+    known, request = find_rule(rule), request_of(settings)
+    assert known is not None
+    return [changes for fix in known.fixes for changes in fix.options(View(request, request.releases()[0]))]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"context_parallel_size": 3}, "TP x PP x CP = 3; context_parallel_size 1, 2, 4, 8, 16 would fit"),
+        ({"tensor_model_parallel_size": 3, PP: 2}, "TP x PP x CP = 6; tensor_model_parallel_size 1, 2, 4, 8 would fit"),
+        ({PP: 3, "context_parallel_size": 3}, "TP x PP x CP = 9"),
+    ],
+)
+def test_sizes_that_would_fit_are_named(outcome: Callable[..., Any], sizes: dict[str, int], said: str) -> None:
+    """Only where one size alone is at fault."""
+    message = outcome("world-divides-parallelism", {"hardware.world_size": 16, **sizes}).message
+    assert message.split("; 16 ranks")[0] == f"16 ranks are no multiple of {said}"
 
 
 def test_an_unwritten_release_leaves_a_dense_last_layer_undecided(outcome: Callable[..., Any]) -> None:

@@ -585,3 +585,24 @@ def test_crlf_line_ends_are_read_as_meant_and_noted() -> None:
 def test_a_text_with_lf_has_no_note_about_line_ends() -> None:
     """A carriage return inside a line is none of its end."""
     assert why(only("python pretrain_gpt.py --bf16 \\\n  --expert-model-parallel-size 8\n# a\rb\n")) == []
+
+
+# Expressions without quotes
+
+
+def test_an_expression_without_quotes_is_read_as_meant_and_refused() -> None:
+    """All other options keep their values; the note has the edit, and names the line."""
+    text = "A=(\n  --num-layers 4\n  --moe-layer-freq ([0]*1+[1]*3)\n  --bf16\n)\ntorchrun pretrain_gpt.py ${A[@]}\n"
+    reading = only(text)
+    assert reading.complete
+    assert (values(reading)["model.moe_layer_freq"], values(reading)["model.bf16"]) == ([0, 1, 1, 1], True)
+    said = 'it lacks quotes, and bash stops at `(` with a syntax error; write `--moe-layer-freq "([0]*1+[1]*3)"`'
+    assert why(reading) == [("not allowed", 3, said)]
+
+
+@pytest.mark.parametrize("shell", ["bash -c", "eval"])
+def test_an_inner_shell_wants_the_quotes_too(shell: str) -> None:
+    """The quotes around its command are gone when it reads the expression."""
+    reading = only(f'{shell} "torchrun pretrain_gpt.py --moe-layer-freq ([0]*1+[1]*3) --bf16"\n')
+    assert values(reading)["model.moe_layer_freq"] == [0, 1, 1, 1]
+    assert ["write `--moe-layer-freq '([0]*1+[1]*3)'`" in told for _, _, told in why(reading)] == [True]

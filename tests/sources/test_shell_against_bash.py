@@ -80,6 +80,7 @@ CRLF = [
     ("L=(|  --x 8|)|show_these ${L[@]}|", 1),
     ("L=(--x 8)|show_these ${L[@]}\n", 1),
     ("S='|  --x 8|'\nshow_these $S\n", 1),
+    ('S="--x 8 \\|  --y"\nshow_these $S\n', 1),
     ("if true; then|  show_these --x|fi|", 1),
     ("show_these --x  # a remark|", None),
     ("# a remark \\|  \nshow_these --x\n", None),
@@ -99,3 +100,54 @@ def test_crlf_breaks_a_script_where_bash_says_so(script: str, line: int | None) 
     except subprocess.CalledProcessError:
         same = False
     assert same is (line is None)
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+def test_a_backslash_before_a_carriage_return_in_quotes_becomes_an_argument() -> None:
+    """Both characters stay in the text, which continues no line: the reason says so, and bash does so."""
+    text = 'S="--x 8 \\\r\n  --y"\nshow_these $S\n'
+    broken = line_broken_by_crlf(Source.of((Piece(text, 0),)))
+    assert broken is not None
+    assert "reach the program as one more argument" in broken.why
+    assert [word.strip() for word in by_bash(text)] == ["--x", "8", "\\", "--y"]
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize("shell", ["eval", "bash -c", "srun bash -c"])
+def test_a_shell_that_gets_a_quoted_text_ends_the_command_at_a_carriage_return(shell: str) -> None:
+    """The inner shell meets the backslash and the carriage return outside quotes."""
+    text = f'{shell} "show_these --x 8 \\\r\n  --y"\n'
+    broken = line_broken_by_crlf(Source.of((Piece(text, 0),)))
+    assert broken is not None
+    assert broken.why.startswith("the shell that gets this quoted text ends the command there")
+
+
+UNQUOTED = [
+    # a script, and the expressions in it that lack quotes
+    ("python pretrain_gpt.py --moe-layer-freq ([0]*3+[1]*45) --bf16", ["([0]*3+[1]*45)"]),
+    ("python pretrain_gpt.py --moe-layer-freq=([0] * 3 + [1] * 45) --bf16", ["([0] * 3 + [1] * 45)"]),
+    ("A=(\n  --moe-layer-freq ([0]*3+[1]*45)\n  --bf16\n)\npython pretrain_gpt.py ${A[@]}", ["([0]*3+[1]*45)"]),
+    ("A=(\n  --pipeline-model-parallel-layout Et*3|t*4L\n)\npython pretrain_gpt.py ${A[@]}", ["Et*3|t*4L"]),
+    ("python pretrain_gpt.py --moe-layer-freq '([0]*3+[1]*45)' --bf16", []),
+    ('python pretrain_gpt.py --moe-layer-freq "([0]*3+[1]*45)" --bf16', []),
+    ("python pretrain_gpt.py --moe-layer-freq \\([0]*3+[1]*45\\) --bf16", []),
+    ("A='--moe-layer-freq ([0]*3+[1]*45)'\npython pretrain_gpt.py $A --bf16", []),
+    ("# --moe-layer-freq ([0]*3+[1]*45)\npython pretrain_gpt.py --bf16", []),
+    ("cat <<END\n--moe-layer-freq ([0]*3+[1]*45)\nEND\npython pretrain_gpt.py --bf16", []),
+    ("python pretrain_gpt.py --moe-layer-freq 2|tee log", []),
+]
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize(("script", "lacking"), UNQUOTED, ids=[script for script, _ in UNQUOTED])
+def test_an_expression_lacks_quotes_where_bash_has_a_syntax_error(script: str, lacking: list[str]) -> None:
+    """`bash -n` refuses the very scripts of which the reader says so, and takes each once it is quoted."""
+    assert [found.value for found in Source.of((Piece(script, 0),)).unquoted()] == lacking
+    assert is_sound(script) is not bool(lacking)
+    for value in lacking:
+        assert is_sound(script.replace(value, f'"{value}"'))
+
+
+def is_sound(script: str) -> bool:
+    """Whether `bash -n` takes a script."""
+    return subprocess.run([str(BASH), "-n"], input=script, text=True, capture_output=True, check=False).returncode == 0

@@ -20,6 +20,9 @@ def lines(result: ProposeResult) -> Iterator[Line]:
         yield Line(f"  {change.path}: {shown(change.before)} -> {shown(change.to)}  ({', '.join(change.rules)})")
         if change.gives_up:
             yield Line(f"      gives up {change.gives_up}", "yellow")
+    for mend in result.mends:
+        place = f"{mend.file}:{mend.line}" if mend.line else mend.file
+        yield Line(f"  {place}: {mend.before} -> {mend.to or '(removed)'}  ({mend.rule})")
     for number, other in enumerate(result.alternatives, 1):
         changes = ", ".join(f"{c.path}={shown(c.to)}" for c in other)
         yield Line(f"  alternative {number}: {changes}", "dim")
