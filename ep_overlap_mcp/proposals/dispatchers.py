@@ -84,8 +84,8 @@ def _ab_test(name: str, now: str) -> str:
     if name == now:
         return f"the present dispatcher: with {name} in both runs, overlap off against overlap on, all else fixed"
     return (
-        f"overlap on in both runs, {now} against {name}, the same GPUs, batch, EP and CUDA_DEVICE_MAX_CONNECTIONS; "
-        f"compare the median step time of interleaved runs{_TUNE.get(name, '')}"
+        f"overlap on in both runs, {now} against {name}, all else fixed; medians of interleaved runs"
+        f"{_TUNE.get(name, '')}"
     )
 
 

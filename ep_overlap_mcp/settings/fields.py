@@ -53,11 +53,12 @@ class Field:
     """One setting. `defaults` holds pairs (first release that has it, as major.minor or "main"; value).
 
     `choices` are those of all releases, checked by core itself where `core_checks` says so, else by argparse alone;
-    `choices_since` and `choices_until` name the first release whose parser takes one and the first that does no longer.
-    `cli_choices` are argparse's where it takes fewer, `cli_type` its type where it is narrower; `items` is the type of
-    a list's items, `count` how many there must be. `command_line` is false where Megatron-LM's own parser has no such
-    flag, though launchers around it use one; `flag_since` and `flag_until` are the first release whose parser has it
-    and the first that has it no longer, where these are not those of the field.
+    `choices_since` and `choices_until` name the first release whose parser takes one and the first that does no
+    longer, where no rule of its own says it. `cli_choices` are argparse's where it takes fewer, `cli_type` its type
+    where it is narrower; `items` is the type of a list's items, `count` how many there must be. `command_line` is
+    false where Megatron-LM's own parser has no such flag, though launchers around it use one; `flag_since` and
+    `flag_until` are the first release whose parser has it and the first that has it no longer, where these are not
+    those of the field.
     """
 
     path: str
