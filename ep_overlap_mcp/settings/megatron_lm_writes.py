@@ -1,7 +1,7 @@
 """What Megatron-LM's argument handling writes before core sees the configuration.
 
 Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py:430-456, 500-560, 573-590, 910-914, 965-966,
-1326, 1332-1345 and `core_transformer_config_from_args`; the same logic at core_v0.14.0 to main.
+1326, 1332-1351 and `core_transformer_config_from_args`; the same logic at core_v0.14.0 to main.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def megatron_lm_writes(settings: Effective) -> None:
         gathered = settings[f"ddp.{name}_gather"]
         if gathered.written:
             settings.write(f"model.{name}", gathered.value, f"--{name.replace('_', '-')}-gather", *gathered.needs)
+    _query_groups(settings)
     _virtual_stages(settings)
     _point_to_point(settings)
     if settings.value("model.num_moe_experts") == 0:
@@ -63,6 +64,13 @@ def _activation(settings: Effective) -> None:
     settings.write("model.activation_func", names.get(chosen or "", "gelu"), why, *needs)
     settings.write("model.gated_linear_unit", gated, why, *needs)
     settings.write("model.bias_activation_fusion", fused, why, *needs)
+
+
+def _query_groups(settings: Effective) -> None:
+    """`--num-query-groups`, 1 by default, counts with `--group-query-attention` alone."""
+    grouped = settings["args.group_query_attention"]
+    if grouped.known and grouped.value is not True:
+        settings.write("model.num_query_groups", None, "no --group-query-attention")
 
 
 def _cpu_offloading(settings: Effective) -> None:
