@@ -1,4 +1,4 @@
-"""Reads the refusals out of the lines that the rules cite, in clones of the repositories, and writes them down.
+"""Reads the refusals out of the lines that the rules cite, in clones of the repositories; writes their fingerprints.
 
 `python -m ep_overlap_mcp.rules.cited NVIDIA/Megatron-LM=CLONE NVIDIA-NeMo/Megatron-Bridge=CLONE`
 """
@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.rules import all_rules
-from ep_overlap_mcp.rules.refusals import BARE, GAP, PLACE
+from ep_overlap_mcp.rules.refusals import BARE, GAP, PLACE, fingerprint_of
 from ep_overlap_mcp.rules.sources import megatron
 from ep_overlap_mcp.stack import CORE_RELEASES
 
@@ -181,14 +181,24 @@ def _reader(clones: Mapping[str, str]) -> Read:
 
 
 def _as_json(rows: Table) -> str:
-    """A line a message, so that a difference shows which changed."""
-    encode = json.JSONEncoder(ensure_ascii=False).encode
+    """Fingerprints by file and rule, a line a rule, so that a difference shows which changed."""
 
     def block(items: Iterable[str]) -> str:
         return "{\n" + ",\n".join(items) + "\n}"
 
-    files = {file: [f" {encode(says)}: {encode(about)}" for says, about in of.items()] for file, of in rows.items()}
-    return block(f"{encode(file)}: {block(lines)}" for file, lines in files.items()) + "\n"
+    files = {
+        file: [f" {json.dumps(rule)}: {json.dumps(said)}" for rule, said in _by_rule(of)] for file, of in rows.items()
+    }
+    return block(f"{json.dumps(file)}: {block(lines)}" for file, lines in files.items()) + "\n"
+
+
+def _by_rule(rows: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """For each rule of a file the fingerprints of what it says of it."""
+    prints: dict[str, set[str]] = defaultdict(set)
+    for says, rules in rows.items():
+        for rule in rules:
+            prints[rule].add(fingerprint_of(says))
+    return [(rule, " ".join(sorted(of))) for rule, of in sorted(prints.items())]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What the stack says when a rule is broken: read out of the cited lines, one row a message."""
+"""What the stack says when a rule is broken: read out of the cited lines, one fingerprint a message."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from ep_overlap_mcp.rules import all_rules, cited
 from ep_overlap_mcp.rules.cited import Statement, statements
-from ep_overlap_mcp.rules.refusals import Refusal, refusals
+from ep_overlap_mcp.rules.refusals import PLACE, Refusal, checksum_of, fingerprint_of, refusals, words_of
 
 # rules of the stack whose lines hold no assertion or `raise` with words of its own
 SAY_NOTHING = {
@@ -116,8 +117,9 @@ def test_the_installed_megatron_says_what_the_table_holds() -> None:
         file = root / path
         return file.read_text() if revision == f"core_v{release}" and file.is_file() else None
 
-    known = {(refusal.file, refusal.says) for refusal in refusals()}
-    said = {(file, says) for file, rows in cited.table(read, all_rules().values()).items() for says in rows}
+    known = {(refusal.file, refusal.fingerprint) for refusal in refusals()}
+    table = cited.table(read, all_rules().values())
+    said = {(file, fingerprint_of(says)) for file, rows in table.items() for says in rows}
     assert said
     assert said <= known
 
@@ -140,11 +142,38 @@ def test_every_rule_of_the_stack_has_its_words() -> None:
 
 def test_no_two_rules_share_words() -> None:
     """The same words in several files are of the same rules."""
-    rules = {(refusal.says, refusal.rules) for refusal in refusals()}
-    assert [says for says, count in Counter(says for says, _ in rules).items() if count > 1] == []
+    rules = {(refusal.fingerprint, refusal.rules) for refusal in refusals()}
+    assert [said for said, count in Counter(said for said, _ in rules).items() if count > 1] == []
+
+
+def test_the_table_holds_names_and_fingerprints_alone() -> None:
+    """Files of the stack, rules of this project, and no sentence or code of anybody."""
+    one = r"(?:code:[0-9a-f]{8}|\d+:[0-9a-f]{8}(?:\+\d+:[0-9a-f]{8})*)"
+    for file, by_rule in json.loads(PLACE.read_text(encoding="utf-8")).items():
+        assert re.fullmatch(r"megatron/[\w/]+\.py", file)
+        assert by_rule.keys() <= {rule.name for rule in all_rules().values()}
+        assert [said for said in by_rule.values() if not re.fullmatch(rf"{one}(?: {one})*", said)] == []
+
+
+@pytest.mark.parametrize(
+    ("says", "runs"),
+    [
+        ("x must be above one", ["x must be above one"]),
+        ("--x-y='z' needs `w`", ["x y z needs w"]),
+        ("x {} must divide y ({}).", ["x", "must divide y"]),
+        ("stage_{} of 4: {}layers are too many", ["of 4", "are too many"]),
+        ("one two three four five six, seven and {}", ["one two three four five six", "seven and"]),
+    ],
+)
+def test_a_message_is_its_runs_of_words(says: str, runs: list[str]) -> None:
+    """What stands between words does not count, nor does a word that a value touches; a long run is cut once."""
+    refusal = Refusal("f.py", fingerprint_of(says), ())
+    assert refusal.runs == tuple((len(words_of(run)), checksum_of(words_of(run))) for run in runs)
 
 
 def test_code_stands_for_an_assertion_without_words() -> None:
-    """A message is no code."""
-    assert Refusal("f.py", "assert args.lr > 0", ()).is_bare
-    assert not Refusal("f.py", "lr must be positive", ()).is_bare
+    """Its operators count, its spaces do not; a message is no code."""
+    code = fingerprint_of("assert args.lr > 0")
+    assert Refusal("f.py", code, ()).is_bare
+    assert code == fingerprint_of("assert  args.lr  > 0") != fingerprint_of("assert args.lr >= 0")
+    assert not Refusal("f.py", fingerprint_of("lr must be positive"), ()).is_bare

@@ -1,98 +1,116 @@
 """What the stack itself says when a rule is broken: a signature a message of `rules.refusals`.
 
-There are many, so that a line is asked only about those that share a word with it. A line that holds a message whole
-confirms its rule; one that holds the start of a part of it, as other releases word it or a log cuts it, points to it.
+There are many, so that a line is asked only about those of which it holds a run of words. A line that holds a message
+whole confirms its rule; one that holds no more than its start, as other releases go on differently or a log cuts it,
+points to it.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import re
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
-from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.diagnosis.signatures.row import Signature
-from ep_overlap_mcp.rules.refusals import GAP, refusals
+from ep_overlap_mcp.rules.refusals import BARE, START, checksum_of, fingerprint_of, refusals, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ep_overlap_mcp.rules.refusals import Refusal
+    from ep_overlap_mcp.rules.refusals import Refusal, Run
 
-START = 40  # characters: no statement of Megatron 0.14 to 0.19 about another subject starts like one of these
-LONG = 6  # characters of a word that few lines hold by chance
 _CAUSE = ("config-rule-violated",)
+_FAILED = re.compile("rror|RROR|xception|ssert")  # a message may stand anywhere in such a line, else only at its start
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A refusal, its message without the values in it, and the signatures of lines that hold all or some of it."""
+    """A refusal, and the signatures of lines that hold the whole of it or no more than its start."""
 
     refusal: Refusal
-    pieces: tuple[str, ...]
     whole: Signature
-    start: Signature
+    cut: Signature
 
-    def held(self, text: str, frames: Sequence[str]) -> int:
-        """How many characters of the message a line holds, 0 where too few; code counts in its own file alone."""
-        if self.refusal.is_bare and not (frames and self.refusal.file in frames[-1]):
-            return 0
-        if _in_order(self.pieces, text):
-            return len(self.refusal.says)
-        places = [(text.find(piece[:START]), piece) for piece in self.pieces if len(piece) >= START]
-        return max((len(commonprefix((text[at:], piece))) for at, piece in places if at >= 0), default=0)  # noqa: RUF071
+    @property
+    def start(self) -> Run | None:
+        """The first run that tells the message from others by itself."""
+        return next((run for run in self.refusal.runs if run[0] == START), None)
+
+    @property
+    def keys(self) -> set[Run]:
+        """The runs of which a line holds one if it holds the message or its start."""
+        return {self.refusal.runs[0], self.start or self.refusal.runs[0]}
+
+    def held(self, words: Sequence[bytes]) -> tuple[int, bool]:
+        """How many words of the message a line holds, 0 where too few, and whether these are all."""
+        if _in_order(self.refusal.runs, words):
+            return sum(length for length, _ in self.refusal.runs), True
+        return (START if self.start and _in_order([self.start], words) else 0), False
 
 
 def refused(text: str, frames: Sequence[str]) -> list[Signature]:
-    """The signatures of the messages that a line holds most of."""
-    rows = _by_word()
-    asked = {id(row): row for word in rows.keys() & set(text.split()) for row in rows[word]}
-    found = [(row.held(text, frames), row) for row in asked.values()]
-    most = max((held for held, _ in found), default=0)
-    return [row.whole if held == len(row.refusal.says) else row.start for held, row in found if held == most > 0]
+    """The signatures of the messages that a line holds most of, or of the code that the innermost frame ran."""
+    words = words_of(text)
+    rows = _rows_by_run()
+    keys = (rows[run] for run in _runs(words, len(words) if _FAILED.search(text) else 1) if run in rows)
+    held = [(row.held(words), row) for row in {id(row): row for of in keys for row in of}.values()]
+    most = max((much for much, _ in held), default=(0, False))
+    said = [row.whole if all(much) else row.cut for much, row in held if much == most > (0, False)]
+    return said or [*_refused_by_code(text, frames)]
+
+
+def _refused_by_code(text: str, frames: Sequence[str]) -> Iterator[Signature]:
+    """Of an assertion without words; the same code in another file checks something else."""
+    _, assertion, condition = text.partition(BARE)
+    if assertion and frames:
+        rows = _rows_by_code().get(fingerprint_of(assertion + condition), ())
+        yield from (row.whole for row in rows if row.refusal.file in frames[-1])
 
 
 @lru_cache(maxsize=1)
-def _by_word() -> Mapping[str, Sequence[_Row]]:
-    """Each row by the word of each start, else of the message, that fewest others hold; by a long one if it can be."""
-    counts = Counter(word for refusal in refusals() for words in _words(refusal.says) for word in words)
+def _rows_by_run() -> Mapping[Run, Sequence[_Row]]:
     rows = defaultdict(list)
-    for refusal in refusals():
-        row = _row(refusal)
-        for words in _words(refusal.says):
-            rows[min(words, key=lambda word: (len(word) < LONG, counts[word], -len(word)))].append(row)
+    for row in (_row(refusal) for refusal in refusals() if not refusal.is_bare):
+        for key in row.keys:
+            rows[key].append(row)
+    return rows
+
+
+@lru_cache(maxsize=1)
+def _rows_by_code() -> Mapping[str, Sequence[_Row]]:
+    rows = defaultdict(list)
+    for row in (_row(refusal) for refusal in refusals() if refusal.is_bare):
+        rows[row.refusal.fingerprint].append(row)
     return rows
 
 
 def _row(refusal: Refusal) -> _Row:
-    pieces = _pieces(refusal.says)
-    literal, source = max(pieces, key=len), f"Megatron-LM, Megatron-Bridge: {refusal.file}"
+    source = f"Megatron-LM, Megatron-Bridge: {refusal.file}"
     return _Row(
         refusal,
-        pieces,
-        Signature(literal, source, confirms=_CAUSE, rules=refusal.rules),
-        Signature(literal[:START], source, points_to=_CAUSE, rules=refusal.rules),
+        Signature(refusal.fingerprint, source, confirms=_CAUSE, rules=refusal.rules),
+        Signature(refusal.fingerprint, source, points_to=_CAUSE, rules=refusal.rules),
     )
 
 
-def _pieces(says: str) -> tuple[str, ...]:
-    return tuple(piece.strip() for piece in says.split(GAP) if piece.strip())
+def _runs(words: Sequence[bytes], starts: int) -> Iterator[Run]:
+    """Runs of at most `START` words that begin with one of the first words."""
+    for at in range(min(starts, len(words))):
+        checksum = 0
+        for length, word in enumerate(words[at : at + START], 1):
+            checksum = checksum_of((word,), checksum)
+            yield length, checksum
 
 
-def _words(says: str) -> Iterator[list[str]]:
-    """The words of each start, or of a short message, but for outer ones, which values and quotes may touch."""
-    pieces = _pieces(says)
-    starts = [piece[:START].split()[1:-1] for piece in pieces if len(piece) >= START]
-    inner = [word for piece in pieces for word in piece.split()[1:-1]]
-    yield from list(filter(None, starts)) or [inner or says.split()]
-
-
-def _in_order(pieces: Sequence[str], text: str) -> bool:
+def _in_order(runs: Sequence[Run], words: Sequence[bytes]) -> bool:
+    """Whether all runs stand in the words, one after the other."""
     at = 0
-    for piece in pieces:
-        at = text.find(piece, at)
-        if at < 0:
+    for length, checksum in runs:
+        places = range(at, len(words) - length + 1)
+        found = next((place for place in places if checksum_of(words[place : place + length]) == checksum), None)
+        if found is None:
             return False
-        at += len(piece)
+        at = found + length
     return True
