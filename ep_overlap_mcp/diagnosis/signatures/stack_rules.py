@@ -66,7 +66,7 @@ TRANSFORMER_ENGINE = (
         "delayed-wgrad-needs-te-2-3",
     ),
     Signature(
-        "param.grad being None is not safe when overlap_grad_reduce is True",
+        "being None is not safe when overlap_grad_reduce",
         "NVIDIA/TransformerEngine#2142",
         points_to=("transformer-engine-too-old",),
         rules=("delayed-wgrad-hooks-need-te-2-7",),
