@@ -71,8 +71,8 @@ def no_recompute_method(view: View, *, but_full: bool = False) -> Check:
 
     Fix: remove `recompute_method`.
     """
-    method, granularity = view["model.recompute_method"], view["model.recompute_granularity"]
-    looked_at = granularity != "full" if but_full else TRUE
+    method = view["model.recompute_method"]
+    looked_at = view["model.recompute_granularity"] != "full" if but_full else TRUE
     return violated(
         view.overlap & method.is_set & looked_at,
         f"`recompute_method` is {method}; EP overlap needs it unset",
