@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     "overlap",
+    "overlap_recompute",
     "mtp",
     "recompute",
     "offloading",

@@ -15,11 +15,35 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.settings.effective import Effective
 
 _PER_STAGE = "model.num_layers_per_virtual_pipeline_stage"
+_DISPATCHER = "model.moe_token_dispatcher_type"
 _PER_RANK = "model.num_virtual_stages_per_pipeline_rank"
+
+
+# What `--use-checkpoint-args` takes from the checkpoint over the parser's default, by the release that began it
+# (NVIDIA/Megatron-LM@core_v0.19.0 megatron/training/checkpointing.py:1894-1981, and the same function of the others).
+_FROM_CHECKPOINT = {
+    (0, 14): (
+        "num_layers", "hidden_size", "ffn_hidden_size", "seq_length", "num_attention_heads", "num_query_groups",
+        "kv_channels", "position_embedding_type", "rotary_interleaved", "add_bias_linear", "add_qkv_bias",
+        "activation_func", "gated_linear_unit", "layernorm_zero_centered_gamma", "normalization",
+        "apply_query_key_layer_scaling", "attention_dropout", "hidden_dropout", "hybrid_override_pattern",
+        "hybrid_layer_pattern", "num_moe_experts", "moe_layer_freq", "moe_ffn_hidden_size", "moe_router_topk",
+        "moe_router_pre_softmax", "moe_grouped_gemm", "moe_shared_expert_intermediate_size",
+    ),
+    (0, 16): (
+        "moe_router_score_function", "moe_router_enable_expert_bias", "moe_router_topk_scaling_factor",
+        "moe_latent_size",
+    ),
+    (0, 17): ("mtp_num_layers",),
+}  # fmt: skip
+_MP_FROM_CHECKPOINT = (
+    "model.tensor_model_parallel_size", PP, VPP, _PER_STAGE, "model.expert_model_parallel_size",
+)  # fmt: skip
 
 
 def megatron_lm_writes(settings: Effective) -> None:
     """Apply all of them."""
+    _from_checkpoint(settings)
     if settings.value("args.recompute_activations") is True:
         settings.write("model.recompute_granularity", "selective", "--recompute-activations")
     if settings.value("args.use_rotary_position_embeddings") is True:
@@ -44,6 +68,23 @@ def megatron_lm_writes(settings: Effective) -> None:
         settings.write("rng.te_rng_tracker", value=True, why="turned on for CUDA graphs")
     delay = settings["model.delay_wgrad_compute"]
     settings.write("ddp.delay_wgrad_compute", delay.value, "--delay-wgrad-compute", *delay.needs)
+
+
+def _from_checkpoint(settings: Effective) -> None:
+    """What the checkpoint says is unknown, not default; what the text says as well is taken to agree with it.
+
+    But for the dispatcher, which a run may well change: before 0.16 the checkpoint's wins over the text's.
+    """
+    if settings.value("args.use_checkpoint_args") is not True:
+        return
+    minor = settings.release.core.minor
+    names = [name for since, begun in _FROM_CHECKPOINT.items() if minor >= since for name in begun]
+    sizes = settings.value("args.use_mp_args_from_checkpoint_args") is True
+    for path in (*(f"model.{name}" for name in names), *(_MP_FROM_CHECKPOINT if sizes else ())):
+        if not settings[path].written:
+            settings.write(path, UNKNOWN, "--use-checkpoint-args", path)
+    if minor < (0, 16):
+        settings.write(_DISPATCHER, UNKNOWN, "--use-checkpoint-args", _DISPATCHER)
 
 
 def _activation(settings: Effective) -> None:
