@@ -52,7 +52,7 @@ class Device:
             known = self._kernels[name, stream, kind] = self._new_kernel(name, stream, kind)
         lane, tally = known
         if tally:
-            tally.ns += end - start
+            tally.ns += max(0, end - start)
             tally.count += 1
         self.timeline.add(lane, start, end)
 

@@ -28,7 +28,7 @@ PROCESS = 4711 << 24
 THREAD = PROCESS | 1
 
 
-def row(name: str, start: int, end: int, **columns: Any) -> dict[str, Any]:
+def row(name: str, start: int | None, end: int, **columns: Any) -> dict[str, Any]:
     """A kernel; `shortName` has lost its namespace, as in a real export."""
     base = {"start": start, "end": end, "deviceId": 0, "streamId": 7, "correlationId": start, "globalPid": PROCESS}
     return {**base, "demangledName": name, "shortName": "dispatch", **columns}
@@ -191,4 +191,19 @@ def test_a_damaged_database_is_refused(tmp_path: Path):
     path = tmp_path / "half.sqlite"
     path.write_bytes(b"SQLite format 3\0" + b"\1" * 5000)
     with pytest.raises(ProfileError, match=r"half.sqlite: not a readable SQLite database .*nsys export"):
+        read_nsys(path)
+
+
+def test_a_kernel_without_a_start_is_damaged(write_nsys: Write):
+    """It is counted, and takes no time."""
+    path = write_nsys(**{KERNEL: [row(GEMM, None, 10), row(DISPATCH, 0, 5)]})
+    timeline = read_nsys(path).devices[0].timeline
+    assert (timeline.count(), timeline.damaged(), list(timeline.sweep())) == (2, 1, [(0, 5, Kind.DISPATCH)])
+
+
+@pytest.mark.parametrize("column", ["start", "deviceId", "globalPid"])
+def test_text_in_a_column_of_numbers_is_refused(write_nsys: Write, column: str):
+    """SQLite keeps any value in any column."""
+    path = write_nsys(**{KERNEL: [{**row(GEMM, 0, 10), column: "abc"}]})
+    with pytest.raises(ProfileError, match=rf"{KERNEL} holds a row with .*{column} 'abc'"):
         read_nsys(path)
