@@ -21,13 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+_STRINGS = "StringIds"
+_RANGES = "NVTX_EVENTS"
+_META = "META_DATA_EXPORT"
 _KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 _MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 _MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 _RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_TABLES = (_STRINGS, _RANGES, _META, _KERNEL, _MEMCPY, _MEMSET, _RUNTIME, _GRAPH)
 _PEER_TO_PEER = 10  # CUPTI's copy kind
 _NUMBERS = frozenset((int, type(None)))
+_STEPS = 1_000_000  # of SQLite's machine, between two looks at the bound
+_STEPS_A_BYTE = 200  # a row has tens of bytes, and takes tens of steps
 _EVERY = 1 << 14  # rows between two reports of progress
 
 
@@ -49,6 +55,7 @@ def read_nsys(path: Path, on_progress: Callable[[float], None] | None = None) ->
     """
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+            database.set_progress_handler(_Bound(path.stat().st_size).exceeded, _STEPS)
             return _Export(path, database, on_progress or (lambda _: None)).read()
     except sqlite3.Error as error:
         raise ProfileError(
@@ -67,6 +74,7 @@ class _Export:
         self._launches_indexed = False
 
     def read(self) -> Profile:
+        self._refuse_views()
         if not self._columns(_KERNEL):
             raise ProfileError(
                 f"{self.profile.path}: has no table {_KERNEL}: no GPU kernel was recorded. Profile with `nsys"
@@ -80,9 +88,19 @@ class _Export:
         self._on_progress(1.0)
         return self.profile
 
+    def _refuse_views(self) -> None:
+        """An export holds tables; a view in the place of one runs what somebody wrote into it, perhaps without end."""
+        ours = {table.lower() for table in _TABLES}
+        for (name,) in self._query("SELECT name FROM sqlite_master WHERE type = 'view'"):
+            if str(name).lower() in ours:
+                raise ProfileError(
+                    f"{self.profile.path}: {name} is a view, not the table that Nsight Systems writes, so it is not"
+                    " read; export the report again with `nsys export --type sqlite`"
+                )
+
     def _read_kernels(self) -> None:
         used = f"SELECT demangledName FROM {_KERNEL}"  # noqa: S608 (our own names, here and below)
-        names = dict(self._query(f"SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN ({used})"))  # noqa: S608
+        names = dict(self._query(f"SELECT id, CAST(value AS TEXT) FROM {_STRINGS} WHERE id IN ({used})"))  # noqa: S608
         enclosing = _Enclosing([found for found in self._ranges if _kind_of_range(found.name)])
         total = next(self._query(f"SELECT count(*) FROM {_KERNEL}"))[0] or 1  # noqa: S608
         for count, (start, end, number, stream, name_id, process, correlation) in enumerate(
@@ -138,16 +156,14 @@ class _Export:
 
     def _nvtx(self) -> Iterator[_Range]:
         """The ranges whose names this package understands; a name stands in the row or among the strings."""
-        if not self._columns("NVTX_EVENTS"):
+        if not self._columns(_RANGES):
             return
         named = (
-            "CAST(coalesce(n.text, s.value) AS TEXT)"
-            if "textId" in self._columns("NVTX_EVENTS")
-            else "CAST(n.text AS TEXT)"
+            "CAST(coalesce(n.text, s.value) AS TEXT)" if "textId" in self._columns(_RANGES) else "CAST(n.text AS TEXT)"
         )
-        thread = "n.globalTid" if "globalTid" in self._columns("NVTX_EVENTS") else "NULL"
-        join = "LEFT JOIN StringIds s ON s.id = n.textId" if "s.value" in named else ""
-        query = f'SELECT n.start, n."end", {thread}, {named} AS name FROM NVTX_EVENTS n {join}'  # noqa: S608
+        thread = "n.globalTid" if "globalTid" in self._columns(_RANGES) else "NULL"
+        join = f"LEFT JOIN {_STRINGS} s ON s.id = n.textId" if "s.value" in named else ""
+        query = f'SELECT n.start, n."end", {thread}, {named} AS name FROM {_RANGES} n {join}'  # noqa: S608
         timed = """typeof(n.start) = 'integer' AND typeof(n."end") = 'integer'"""
         for row in self._query(f"{query} WHERE {timed} AND name IS NOT NULL"):
             found = _Range(*row)
@@ -204,8 +220,19 @@ class _Export:
         return {row[1] for row in self._query(f"PRAGMA table_info({table})")}
 
     def _version(self) -> str:
-        stated = dict(self._rows("META_DATA_EXPORT", "name", "value"))
+        stated = dict(self._rows(_META, "name", "value"))
         return str(stated.get("EXPORT_SCHEMA_VERSION") or "")
+
+
+class _Bound:
+    """Stops SQLite where it works longer than a file of this size can take: pages may point at each other."""
+
+    def __init__(self, size: int) -> None:
+        self._left = 100 + _STEPS_A_BYTE * size // _STEPS
+
+    def exceeded(self) -> bool:
+        self._left -= 1
+        return self._left < 0
 
 
 class _Enclosing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -238,3 +239,24 @@ def test_a_cpu_rank_says_what_it_is(write_kineto: WriteKineto):
     assert result.caveats == [
         "CPU rank: computation is ATen's matrix multiplications only; what overlaps here says nothing about GPUs"
     ]
+
+
+def test_a_pipe_is_refused_unopened(tmp_path: Path, write_kineto: WriteKineto):
+    """Opening one waits for a writer for ever."""
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    for paths, before in (([pipe], None), ([write_kineto([kernel(DISPATCH, 0, 9)])], pipe)):
+        with pytest.raises(ProfileError, match=r"pipe\.json: not a regular file; write the profile to a file first"):
+            analyze(paths, before=before)
+
+
+@pytest.mark.parametrize("again", ["trace.json", "link.json", "folder"])
+def test_a_profile_that_is_named_twice_is_refused(tmp_path: Path, write_kineto: WriteKineto, again: str):
+    """It would read as two devices, or be compared with itself."""
+    path = write_kineto([kernel(DISPATCH, 0, 9)])
+    (tmp_path / "link.json").symlink_to(path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "rank0.json").hardlink_to(path)
+    for paths, before in (([path, tmp_path / again], None), ([path], tmp_path / again)):
+        with pytest.raises(ProfileError, match=r"\.json: is the same file as .*\.json; name each profile once"):
+            analyze(paths, before=before)
