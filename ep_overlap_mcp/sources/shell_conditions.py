@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.sources.shell_syntax import Source
 
 _NESTS: Final = {"unary_expression", "binary_expression", "parenthesized_expression"}
+_SIGNS: Final = {"-", "--", "+", "++", "~"}
 _NUMBERS: Final[dict[str, Callable[[int, int], bool]]] = {
     "-eq": operator.eq,
     "-ne": operator.ne,
@@ -135,7 +136,11 @@ def _tokens(nodes: list[Node], expander: Expander) -> list[str | _Operand]:
     found: list[str | _Operand] = []
     for node in nodes:
         written = expander.source.written(node)
-        if node.type in _NESTS:
+        if node.type == "unary_expression" and node.children[0].type in _SIGNS:  # the word `--flag`, to the grammar
+            start, stop = expander.source.start(node), expander.source.stop(node)
+            pieces = tuple(p for p in expander.between(node.children[1:], start, stop, quoted=False) if p is not None)
+            found.append(_Operand(text_of(pieces), tuple(unresolved_in(pieces))))
+        elif node.type in _NESTS:
             found += _tokens(node.children, expander)
         elif written in _OPERATORS and node.child_count == 0:
             found.append(written)
