@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ep_overlap_mcp.sources.shell_arguments import set_options, shift
@@ -22,11 +21,12 @@ from ep_overlap_mcp.sources.shell_assignments import (
     read_in,
     unset,
 )
+from ep_overlap_mcp.sources.shell_cases import case
 from ep_overlap_mcp.sources.shell_conditions import UNDECIDED, Decision, arms, decide, is_test
 from ep_overlap_mcp.sources.shell_leaving import LeaveError, Left
 from ep_overlap_mcp.sources.shell_loops import counted, for_, while_
 from ep_overlap_mcp.sources.shell_merge import joined, merge
-from ep_overlap_mcp.sources.shell_scope import Pieces, Scalar, Scope, scalar_of, text_of, unresolved_in
+from ep_overlap_mcp.sources.shell_scope import Pieces, Scalar, Scope, scalar_of, text_of
 from ep_overlap_mcp.sources.shell_syntax import Source, Unquoted
 from ep_overlap_mcp.sources.shell_words import Expander, heredoc
 from ep_overlap_mcp.sources.words import Piece
@@ -191,7 +191,7 @@ class Walker:
         conditions, otherwise = arms(node)
         undecided: list[tuple[Decision, Sequence[Node]]] = []
         for condition, body in conditions:
-            self._decided(condition)  # a command may stand there, or an assignment by default
+            self.decided(condition)  # a command may stand there, or an assignment by default
             decision = decide(condition[-1], self.source, self.scope) if condition else UNDECIDED
             if decision.holds:
                 otherwise = body
@@ -199,13 +199,13 @@ class Walker:
             if decision.holds is None:
                 undecided.append((decision, body))
         if not undecided:
-            self._decided(otherwise)
+            self.decided(otherwise)
             return
         causes = tuple(name for decision, _ in undecided for name in decision.causes)
         absent = undecided[0][0].absent if len(undecided) == 1 else None
-        self._branches([*(body for _, body in undecided), otherwise], causes, absent)
+        self.branches([*(body for _, body in undecided), otherwise], causes, absent)
 
-    def _decided(self, body: Sequence[Node]) -> None:
+    def decided(self, body: Sequence[Node]) -> None:
         """A branch that ends in a failing exit is the script's complaint about its caller: it did not happen."""
         kept = self.scope.branch()
         try:
@@ -215,7 +215,7 @@ class Walker:
                 raise
             self.scope.become(kept)
 
-    def _branches(self, bodies: list[Sequence[Node]], causes: tuple[str, ...], absent: str | None) -> None:
+    def branches(self, bodies: list[Sequence[Node]], causes: tuple[str, ...], absent: str | None) -> None:
         """Follow several branches, of which one runs, and keep what they agree on."""
         before, waiting = self.scope, len(self.left)
         cause = causes[0] if causes else "a condition"
@@ -237,29 +237,6 @@ class Walker:
             if absent and default is not None and absent not in after[-1].variables:
                 before.variables[absent] = default
 
-    def _case(self, node: Node) -> None:
-        items = [child for child in node.named_children if child.type == "case_item"]
-        subject = self.expander.value(next(iter(node.named_children), None))
-        bodies = [(self._patterns(item), _body(item)) for item in items]
-        if causes := unresolved_in(subject):
-            rest: list[Sequence[Node]] = [] if any("*" in p for p, _ in bodies) else [[]]
-            self._branches([*(body for _, body in bodies), *rest], tuple(causes), None)
-            return
-        text = text_of(subject)
-        for patterns, body in bodies:
-            if any(fnmatchcase(text, p) for p in patterns if p.count("*") <= 4):
-                self._decided(body)
-                return
-
-    def _patterns(self, item: Node) -> list[str]:
-        found = []
-        for child in item.children:
-            if child.type == ")":
-                break
-            if child.type not in ("|", "("):
-                found.append(text_of(self.expander.value(child)))
-        return found
-
     def _and_or(self, node: Node) -> None:
         """`a && b` and `a || b`; a command that is neither a test nor a function is taken to succeed."""
         if len(node.named_children) < 2:
@@ -276,9 +253,9 @@ class Walker:
                 decision = decide(left.named_children[0], self.source, self.scope)
         if decision.holds is None:
             absent = decision.absent if sign == "&&" else None
-            self._branches([[right], []], decision.causes, absent)
+            self.branches([[right], []], decision.causes, absent)
         elif decision.holds is (sign == "&&"):
-            self._decided([right])
+            self.decided([right])
 
     def _subshell(self, node: Node) -> None:
         with self._process():
@@ -451,7 +428,7 @@ class Walker:
         "declaration_command": _declaration,
         "unset_command": _unset,
         "if_statement": _if,
-        "case_statement": _case,
+        "case_statement": case,
         "for_statement": for_,
         "c_style_for_statement": counted,
         "while_statement": while_,
@@ -469,11 +446,6 @@ class Walker:
 def _prefix(node: Node) -> list[Node]:
     """The assignments before a command."""
     return [child for child in node.children if child.type == "variable_assignment"]
-
-
-def _body(item: Node) -> list[Node]:
-    at = next((i for i, child in enumerate(item.children) if child.type == ")"), 0)
-    return item.children[at + 1 :]
 
 
 def _inline_script(words: Sequence[Pieces]) -> tuple[int, int] | None:

@@ -124,6 +124,10 @@ FOLLOWED = [
     "X=a; echo b | while read -r line; do X=$line; done; show_these $X",
     "X=a; true && X=b & wait; show_these $X",
     "X=a; { exit 0; } | cat; show_these $X",
+    # the ends of a branch
+    "case x in x) X=a;;& y) X=b;; *) Y=c;; esac; show_these $X $Y",
+    "case x in x) X=a;& y) X=b;& z) Y=c;; *) X=d;; esac; show_these $X $Y",
+    "X=a; case x in x) ;;& z) X=b;; esac; show_these $X",
 ]
 
 
@@ -131,6 +135,33 @@ FOLLOWED = [
 @pytest.mark.parametrize("script", FOLLOWED)
 def test_a_script_ends_as_bash_ends_it(script: str) -> None:
     """Locals, positional parameters, loops and processes leave the variables that bash leaves."""
+    assert by_reader(script) == by_bash(script)
+
+
+CONDITIONS = [
+    '[[ $X == "h100*" ]]', "[[ $X == h100* ]]", '[ "$X" == h100* ]', '[ "$X" = "h100*" ]', 'test "$X" = h10*',
+    '[[ $X == h"1"* ]]', "[[ $X == h\\* ]]", '[[ $X != *"0*" ]]', "[[ $X == h?0[0-9]x ]]", "[[ $X == [!h]* ]]",
+    '[[ $X =~ "h.0" ]]', "[[ $X =~ h.0 ]]", '[[ $X =~ ^h"1"00 ]]', "[[ $X =~ ^(h100|8)$ ]]", "[[ $X == $P ]]",
+    '[[ $X == "$P" ]]', "[[ $X == *$Q* ]]", '[[ $X == "$Q"* ]]', '[[ $X == ""*x ]]', "[[ $X == --x ]]",
+    '[ "$X" = --x ]',
+]  # fmt: skip
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize("value", ["h100x", "'h100*'", "8", "''", "--x"])
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_a_condition_holds_where_bash_says_so(condition: str, value: str) -> None:
+    """A pattern is one only in `[[`, and what is quoted in it means itself."""
+    script = f"P='h100*'; Q=h1; X={value}; if {condition}; then show_these yes; else show_these no; fi"
+    assert by_reader(script) == by_bash(script)
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize("value", ["xy", "'x*'", "yes", "apb", "p8", "a"])
+def test_a_case_takes_the_branch_that_bash_takes(value: str) -> None:
+    """Patterns with and without quotes, of several parts, sets and alternatives."""
+    script = f"P=p; X={value}; case $X in "
+    script += "*'*') Y=0;; a*\"$P\"*) Y=1;; 'x*') Y=2;; x?|[yz]*) Y=3;; $P*) Y=4;; *) Y=5;; esac; show_these $Y"
     assert by_reader(script) == by_bash(script)
 
 
