@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
+
 _LONGEST = 2000  # characters: a refusal may quote what it was given, which has no end
 
 
@@ -14,3 +20,10 @@ class Refusal(ValueError):  # noqa: N818 - a refusal is an answer, and each kind
     def __str__(self) -> str:
         text = super().__str__()
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+
+
+def no_file(status: os.stat_result) -> str | None:
+    """What is wrong with a path that is to be read as a file: a pipe, a device or a socket may have no end."""
+    if stat.S_ISDIR(status.st_mode):
+        return "a directory"
+    return None if stat.S_ISREG(status.st_mode) else "not a regular file"

@@ -183,16 +183,37 @@ def analyze_profile(
 
 
 def refuse_unwritable_page(page: Path) -> None:
-    """Raise UsageError where a page could not be written later; a page that is there stays as it is."""
+    """Raise UsageError where a page could not be written later, or would replace what is no page of ours.
+
+    A page that is there stays as it is.
+    """
     if not page.parent.is_dir():
         raise UsageError(f"--html: {page} cannot be written: there is no folder {page.parent}")
     try:
+        _refuse_to_replace(page)
         new = not page.exists()
         page.open("ab").close()  # only the file system knows: of rights, of a full or a read-only disk, of long names
         if new:
             page.unlink()
     except OSError as problem:
         raise _no_page(page, problem) from problem
+
+
+def _refuse_to_replace(page: Path) -> None:
+    """An empty file or an older page may be replaced; never a profile, a script or a device."""
+    from ep_overlap_mcp.reports.html_page import is_ours
+
+    if not page.exists() or page.is_dir():  # a folder refuses by itself
+        return
+    if page.is_file():
+        with page.open("rb") as file:
+            start = file.read(1024)
+        if not start or is_ours(start):
+            return
+    raise UsageError(
+        f"--html: {page} is there and is no page of ep-overlap-mcp, so it is left as it is; name a new file, or move"
+        " that one away first"
+    )
 
 
 def write_page(page: Path, html: str) -> None:
