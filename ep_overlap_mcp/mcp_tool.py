@@ -50,8 +50,10 @@ class _StrictTool(Tool):
     """Says what is wrong with its arguments in its own words, not in those of the library that finds it."""
 
     async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:  # noqa: FBT001, FBT002 - the SDK's
-        from ep_overlap_mcp.arguments import told
+        from ep_overlap_mcp.arguments import told, truths_for_numbers
 
+        if wrong := truths_for_numbers(arguments, self.parameters):
+            raise ToolError(f"{self.name}: {wrong}")
         try:
             self.fn_metadata.validate_arguments(arguments)
         except ValidationError as problem:
