@@ -21,7 +21,7 @@ _TOKEN: Final = re.compile(
     r"|(?P<sign>\*\*|<<(?!=)|>>(?!=)|<=|>=|==|!=|&&|\|\||\+\+|--|[-+*/%<>&|^!~?:()]))"
 )
 _NUMBER: Final = re.compile(
-    r"0[xX](?P<hex>[\da-fA-F]+)|0(?P<octal>[0-7]*)|(?P<base>\d{1,2})#(?P<digits>\w+)|(?P<plain>\d+)"
+    r"0[xX](?P<hex>[\da-fA-F]+)|0(?P<octal>[0-7]*)|(?P<base>\d{1,2})#(?P<digits>[^\W_]+)|(?P<plain>[1-9]\d*)"
 )
 
 

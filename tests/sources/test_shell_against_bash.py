@@ -49,7 +49,7 @@ USES = st.lists(st.one_of(WORDS, st.sampled_from(['"${L[@]}"', "${L[@]}", '"${L[
 
 def by_bash(script: str) -> list[str]:
     """The arguments as bash itself passes them."""
-    text = f"show() {{ printf '%s\\0' \"$@\"; }}\n{script.replace('show_these', 'show')}"
+    text = f"show() {{ printf '%s\\0' \"$@\"; }}; export -f show\n{script.replace('show_these', 'show')}"
     answer = subprocess.run(
         [str(BASH), "-f", "-c", text], capture_output=True, text=True, check=True, env={"LC_ALL": "C.UTF-8"}
     )
@@ -129,6 +129,19 @@ FOLLOWED = [
     "f() { local -i X=2*3; show_these $X; }; f; X=1+1; show_these $X",
     "declare -l X=AbC; show_these $X; declare -u Y=AbC; show_these $Y",
     "[[ 010 -eq 8 ]] && show_these a; [ 010 -eq 10 ] && show_these b; [[ 2+2 -eq 4 ]] && show_these c",
+    # what a child process sees
+    "X=a; bash -c 'show_these ${X:-none}'",
+    "X=a; bash -c 'show_these first$X'",
+    "export X=a; bash -c 'show_these $X'; X=b; bash -c 'show_these $X'",
+    "X=a bash -c 'show_these $X'",
+    "set -a; X=a; set +a; Y=b; bash -c 'show_these $X first$Y'",
+    "set -o allexport; X=a; set +o allexport; bash -c 'show_these $X'",
+    'X=a; bash -c "show_these $X"',
+    "bash -c 'show_these $1 \"$@\" $#' name a 'b c'",
+    "export X=a; f() { local X=b; bash -c 'show_these $X'; }; f; bash -c 'show_these $X'",
+    "X=a; bash <<< ''; bash <<'END'\nshow_these ${X:-none}\nEND\n",
+    "X=a; export X; bash <<'END'\nshow_these ${X:-none}\nEND\n",
+    "X=a; bash -c 'X=b'; show_these $X",
     # the ends of a branch
     "case x in x) X=a;;& y) X=b;; *) Y=c;; esac; show_these $X $Y",
     "case x in x) X=a;& y) X=b;& z) Y=c;; *) X=d;; esac; show_these $X $Y",
