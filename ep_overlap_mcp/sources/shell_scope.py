@@ -72,9 +72,10 @@ class Scope:
     """What is known at one point of a script. A variable that maps to None is unset by the text itself.
 
     `exported` maps the names that commands inherit, or that the text unsets, to where it says so; `exports` says that
-    `set -a` exports all that is assigned, `inherited` are names that the job's own environment has. `arguments` are those of the function that runs or of `set --`; None stands
-    for the script's own, which nobody knows. `frames` are the functions that run, the innermost last, each with what
-    its locals hide. `used` are the variables that went into a word or into the value of another one.
+    `set -a` exports all that is assigned, `inherited` are names that the environment of the job has. `arguments` are
+    those of the function that runs or of `set --`; None stands for the script's own, which nobody knows. `frames` are
+    the functions that run, the innermost last, each with what its locals hide. `used` are the variables that went into
+    a word or into the value of another one.
     """
 
     variables: dict[str, Value | None] = field(default_factory=dict)
