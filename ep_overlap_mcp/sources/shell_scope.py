@@ -72,9 +72,10 @@ class Scope:
     """What is known at one point of a script. A variable that maps to None is unset by the text itself.
 
     `exported` maps the names that commands inherit, or that the text unsets, to where it says so; `exports` says that
-    `set -a` exports all that is assigned. `arguments` are those of the function that runs or of `set --`; None stands
-    for the script's own, which nobody knows. `frames` are the functions that run, the innermost last, each with what
-    its locals hide. `used` are the variables that went into a word or into the value of another one.
+    `set -a` exports all that is assigned, `inherited` are names that the environment of the job has. `arguments` are
+    those of the function that runs or of `set --`; None stands for the script's own, which nobody knows. `frames` are
+    the functions that run, the innermost last, each with what its locals hide. `used` are the variables that went into
+    a word or into the value of another one.
     """
 
     variables: dict[str, Value | None] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class Scope:
     functions: dict[str, tuple[Source, Node]] = field(default_factory=dict)
     traits: dict[str, Trait] = field(default_factory=dict)
     exports: bool = False
+    inherited: frozenset[str] = frozenset()
     arguments: tuple[Pieces, ...] | None = None
     frames: tuple[Frame, ...] = ()
     used: set[str] = field(default_factory=set)
@@ -113,7 +115,8 @@ class Scope:
         The others are unset in it, or where the script is not `closed`, for a file that it sources may export them,
         unknown.
         """
-        kept = {n: v if n in self.exported else None for n, v in self.variables.items() if closed or n in self.exported}
+        seen = self.exported.keys() | self.inherited
+        kept = {n: v if n in seen else None for n, v in self.variables.items() if closed or n in seen}
         return replace(self.copy(), variables=kept, traits={}, exports=False, arguments=None, frames=())
 
     def enter(self, arguments: tuple[Pieces, ...]) -> None:

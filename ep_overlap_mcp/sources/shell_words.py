@@ -338,8 +338,6 @@ class Expander:
         return [(Piece(text[: bounds[1]] if len(bounds) > 1 else text),)]
 
     def _arithmetic(self, node: Node, text: str, *, quoted: bool) -> Atoms:
-        if text.strip().isdigit():
-            return [Piece(text.strip(), quoted=quoted)]
         inner = [child for child in node.named_children if child.type != "subshell"]
         try:
             value = arithmetic(self.expanded(text, inner, self.source.start(node) + 3), self.integer)

@@ -49,7 +49,7 @@ USES = st.lists(st.one_of(WORDS, st.sampled_from(['"${L[@]}"', "${L[@]}", '"${L[
 
 def by_bash(script: str) -> list[str]:
     """The arguments as bash itself passes them."""
-    text = f"show() {{ printf '%s\\0' \"$@\"; }}\n{script.replace('show_these', 'show')}"
+    text = f"show() {{ printf '%s\\0' \"$@\"; }}; export -f show\n{script.replace('show_these', 'show')}"
     answer = subprocess.run(
         [str(BASH), "-f", "-c", text], capture_output=True, text=True, check=True, env={"LC_ALL": "C.UTF-8"}
     )
@@ -124,6 +124,24 @@ FOLLOWED = [
     "X=a; echo b | while read -r line; do X=$line; done; show_these $X",
     "X=a; true && X=b & wait; show_these $X",
     "X=a; { exit 0; } | cat; show_these $X",
+    # numbers
+    "declare -i X=1+1; X+=3; show_these $X; X=010; show_these $X; Y=1+1; show_these $Y",
+    "f() { local -i X=2*3; show_these $X; }; f; X=1+1; show_these $X",
+    "declare -l X=AbC; show_these $X; declare -u Y=AbC; show_these $Y",
+    "[[ 010 -eq 8 ]] && show_these a; [ 010 -eq 10 ] && show_these b; [[ 2+2 -eq 4 ]] && show_these c",
+    # what a child process sees
+    "X=a; bash -c 'show_these ${X:-none}'",
+    "X=a; bash -c 'show_these first$X'",
+    "export X=a; bash -c 'show_these $X'; X=b; bash -c 'show_these $X'",
+    "X=a bash -c 'show_these $X'",
+    "set -a; X=a; set +a; Y=b; bash -c 'show_these $X first$Y'",
+    "set -o allexport; X=a; set +o allexport; bash -c 'show_these $X'",
+    'X=a; bash -c "show_these $X"',
+    "bash -c 'show_these $1 \"$@\" $#' name a 'b c'",
+    "export X=a; f() { local X=b; bash -c 'show_these $X'; }; f; bash -c 'show_these $X'",
+    "X=a; bash <<< ''; bash <<'END'\nshow_these ${X:-none}\nEND\n",
+    "X=a; export X; bash <<'END'\nshow_these ${X:-none}\nEND\n",
+    "X=a; bash -c 'X=b'; show_these $X",
     # the ends of a branch
     "case x in x) X=a;;& y) X=b;; *) Y=c;; esac; show_these $X $Y",
     "case x in x) X=a;& y) X=b;& z) Y=c;; *) X=d;; esac; show_these $X $Y",
@@ -163,6 +181,28 @@ def test_a_case_takes_the_branch_that_bash_takes(value: str) -> None:
     script = f"P=p; X={value}; case $X in "
     script += "*'*') Y=0;; a*\"$P\"*) Y=1;; 'x*') Y=2;; x?|[yz]*) Y=3;; $P*) Y=4;; *) Y=5;; esac; show_these $Y"
     assert by_reader(script) == by_bash(script)
+
+
+EXPRESSIONS = [
+    "010", "0x1F", "2#101", "10#08", "-2 ** 2", "2 ** 3 ** 2", "1 + 2 * 3", "(1 + 2) * 3", "-7 / 2", "-7 % 3",
+    "6 & 3 == 3", "1 | 2 ^ 3", "!0 == 1", "!N", "1 << 2 + 1", "N > 2 ? 10 : 20", "0 && Z / 0", "1 || 1 / 0",
+    "N * S", "S", "~5", "5 - -3", "N%2==0?N/2:3*N+1", "O + 1", "$N * 2", "3 < 2 < 1", "1 ? 0 ? 2 : 3 : 4",
+]  # fmt: skip
+
+
+@pytest.mark.skipif(BASH is None, reason="needs bash")
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_arithmetic_is_that_of_bash(expression: str) -> None:
+    """Precedence, octal and other bases, and variables whose text is an expression."""
+    script = f"N=8; S=1+1; O=010; Z=0; show_these $(({expression}))"
+    assert by_reader(script) == by_bash(script)
+
+
+@pytest.mark.parametrize("expression", ["08", "1 / 0", "2 ** -1", "1_000", "0b1", "N = 3", "N++"])
+def test_arithmetic_that_bash_refuses_or_that_assigns_is_unknown(expression: str) -> None:
+    """It never becomes a number that bash would not give."""
+    (command,) = walk(Source.of((Piece(f"N=8; show_these $(({expression}))", 0),)), Scope()).commands
+    assert unresolved_in(command.words[1])
 
 
 UNDECIDED = [
