@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.rules.engine import ERROR, NOTED, bridge, put_paths, rule, violated, violated_by
 from ep_overlap_mcp.rules.sources import megatron_bridge
-from ep_overlap_mcp.rules.truth import FALSE, TRUE, any_of
+from ep_overlap_mcp.rules.truth import FALSE, TRUE, Truth, any_of
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
-    from ep_overlap_mcp.rules.truth import Truth
     from ep_overlap_mcp.rules.view import View
 
 SAVE, LOAD, FORMAT = "checkpoint.save", "checkpoint.load", "checkpoint.ckpt_format"
@@ -20,7 +19,8 @@ MAIN_PARAMS, OPTIMIZER = "checkpoint.load_main_params_from_ckpt", "checkpoint.lo
 RESHARDABLE = "checkpoint.dist_ckpt_optim_fully_reshardable"
 LEAN = "checkpoint.distrib_optim_fully_reshardable_mem_efficient"
 NON_PERSISTENT = "checkpoint.non_persistent_ckpt_type"
-MEGATRON_FSDP, TORCH_FSDP2, VERSION = "ddp.use_megatron_fsdp", "dist.use_torch_fsdp2", "ddp.megatron_fsdp_version"
+MEGATRON_FSDP, OTHER_FLAG, TORCH_FSDP2 = "ddp.use_megatron_fsdp", "dist.use_megatron_fsdp", "dist.use_torch_fsdp2"
+VERSION = "ddp.megatron_fsdp_version"
 GLOO, DECENTRALIZED = "dist.use_gloo_process_groups", "dist.use_decentralized_pg"
 MAPPING, REGISTERED = "dist.use_tp_pp_dp_mapping", "ddp.fsdp_manual_registration"
 HASHES = "train.check_weight_hash_across_dp_replicas_interval"
@@ -151,14 +151,17 @@ def bridge_hf_export_fits(view: View) -> Check:
 def bridge_peft_needs_pretrained_checkpoint(view: View) -> Check:
     """What it checks: LoRA or another adapter without `checkpoint.pretrained_checkpoint`.
 
-    Why: adapters are put on weights that exist; `ConfigContainer.validate` asserts the path.
+    Why: adapters are put on weights that exist; `ConfigContainer.validate` asserts the path. A recipe's null waits for
+    the path of whoever runs it.
 
     Example: `peft: {_target_: megatron.bridge.peft.lora.LoRA}` without the path
 
     Fix: `checkpoint.pretrained_checkpoint=/checkpoints/model`.
     """
+    missing = view[PRETRAINED].unset
+    awaited = Truth(None, frozenset([PRETRAINED]))
     return violated(
-        view["peft.scheme"].is_set & view[PRETRAINED].unset,
+        view["peft.scheme"].is_set & missing & (TRUE if view.request.complete else awaited),
         f"`peft` is {view['peft.scheme']} without `pretrained_checkpoint`",
         expected="checkpoint.pretrained_checkpoint set",
     )
@@ -175,7 +178,7 @@ def bridge_peft_needs_pretrained_checkpoint(view: View) -> Check:
         megatron_bridge("0.2.0", _CONFIG, "1245-1276"),
     ],
     unknown=NOTED,
-    about=[FORMAT, MEGATRON_FSDP],
+    about=[FORMAT, MEGATRON_FSDP, OTHER_FLAG],
     fixes=[put_paths({FORMAT: "fsdp_dtensor"}, gives_up="checkpoints in the other format"), _NO_FSDP],
 )
 def bridge_fsdp_checkpoint_format(view: View) -> Check:
@@ -188,11 +191,13 @@ def bridge_fsdp_checkpoint_format(view: View) -> Check:
 
     Fix: `checkpoint.ckpt_format=fsdp_dtensor` with Megatron-FSDP, `torch_dist` without.
     """
-    form, sharded, other = view[FORMAT], view[MEGATRON_FSDP].on, view[TORCH_FSDP2].on
+    form, sharded, other = view[FORMAT], view[MEGATRON_FSDP].on, view[TORCH_FSDP2].on & view.tells(TORCH_FSDP2)
+    shards = sharded & (view.tells(MEGATRON_FSDP) | view.tells(OTHER_FLAG))
+    stores_shards = (form == "fsdp_dtensor") & view.tells(FORMAT)
     return violated_by(
         [
-            (sharded & (form != "fsdp_dtensor"), f"`ckpt_format` is {form} with Megatron-FSDP"),
-            ((form == "fsdp_dtensor") & (~sharded | other), "`ckpt_format` is fsdp_dtensor without Megatron-FSDP"),
+            (shards & (form != "fsdp_dtensor"), f"`ckpt_format` is {form} with Megatron-FSDP"),
+            (stores_shards & (~sharded | other), "`ckpt_format` is fsdp_dtensor without Megatron-FSDP"),
         ],
         when=view[SAVE].is_set | view[LOAD].is_set,
         expected="ckpt_format = fsdp_dtensor with Megatron-FSDP, and only then",
@@ -206,7 +211,7 @@ def bridge_fsdp_checkpoint_format(view: View) -> Check:
     enforced=[bridge("<0.5", guarded=False), bridge(">=0.5", guarded=True)],
     source=[megatron_bridge("main", _CONFIG, "1113-1124"), megatron_bridge("0.2.0", _CONFIG, "1234-1243")],
     unknown=NOTED,
-    about=[MEGATRON_FSDP],
+    about=[MEGATRON_FSDP, OTHER_FLAG],
     fixes=[
         put_paths({TORCH_FSDP2: False, MAPPING: False, HASHES: None, REGISTERED: False}, gives_up="the other option"),
         _NO_FSDP,

@@ -260,7 +260,7 @@ def bridge_fine_tuning_length_divides(view: View) -> Check:
     length, cp, tp = view[LENGTH], view[CP], view["model.tensor_model_parallel_size"]
     multiple = derived(_padding, cp, tp, derived(int, view["model.sequence_parallel"]))
     return violated(
-        view[KIND].one_of(*_DIRECT) & (length % multiple > 0),
+        view.tells(KIND, LENGTH, CP) & view[KIND].one_of(*_DIRECT) & (length % multiple > 0),
         f"the data set's sequence length {length} is no multiple of {multiple}",
         expected="dataset.seq_length a multiple of 2 x CP and of CP x TP",
     )

@@ -201,8 +201,11 @@ def bridge_loop_values_fit(view: View) -> Check:
     """
     return violated_by(
         [
-            (view[SEED] <= 0, f"`rng.seed` is {view[SEED]}"),
-            (view[COLLECTS].on & (view[INTERVAL] < 0), f"`manual_gc_interval` is {view[INTERVAL]}"),
+            (view.tells(SEED) & (view[SEED] <= 0), f"`rng.seed` is {view[SEED]}"),
+            (
+                view.tells(INTERVAL) & view[COLLECTS].on & (view[INTERVAL] < 0),
+                f"`manual_gc_interval` is {view[INTERVAL]}",
+            ),
         ],
         expected="rng.seed > 0, manual_gc_interval >= 0",
     )

@@ -192,6 +192,7 @@ def heads_divide_by_tp(view: View, *, divisor_passes: bool) -> Check:
     enforced=[megatron_lm(), bridge()],
     source=[arguments("0.16.1", "817-820"), megatron_bridge("main", "training/config.py", "1574-1577")],
     unknown=NOTED,
+    about=[CP],
 )
 def sequence_divides_by_context_parallel(view: View) -> Check:
     """What it checks: context parallelism with a sequence length that is no multiple of twice its size.

@@ -332,7 +332,7 @@ def _exists(view: View, path: str) -> bool:
     field = field_table().get(path)
     if field is None or (path.startswith("args.") and not all(r.strict for r in view.request.readings)):
         return True
-    return field.exists_in(view.release.core, command_line=view.framework == "megatron-lm")
+    return field.known_to(view.release, command_line=view.framework == "megatron-lm")
 
 
 def _with_releases(view: View, path: str) -> str:

@@ -135,6 +135,7 @@ def fsdp_overlap_limits(view: View) -> Check:
     enforced=[megatron_lm(">=0.16"), bridge(">=0.3")],
     source=[arguments("0.16.1", "1222-1227"), megatron_bridge("main", "training/config.py", "2209-2215")],
     unknown=NOTED,
+    about=["model.fine_grained_activation_offloading"],
     fixes=[put_paths({V1: 1})],
 )
 def offloading_needs_v1_env(view: View) -> Check:

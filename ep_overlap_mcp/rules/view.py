@@ -54,6 +54,10 @@ class View:
             self.reads.setdefault(path, setting)
         return truth(setting is not None and setting.written)
 
+    def tells(self, *paths: str) -> Truth:
+        """Whether all of the settings are stated, or the text is complete, so that their defaults count."""
+        return truth(self.request.complete or all(self.states((path,)) for path in paths))
+
     def states(self, paths: Iterable[str]) -> bool:
         """Whether the text, the caller or a proposal states one of the settings, be its value known or not."""
         return any(self.request.settings.get(path) is not None for path in paths)

@@ -104,7 +104,7 @@ def _unstated(path: str, release: Release, *, command_line: bool, partial: bool)
     field, core = field_table().get(path), release.core
     if field is None:
         raise KeyError(f"{path} is no setting of the field table")
-    if not field.exists_in(core):
+    if not field.known_to(release):
         return _default(path, None, f"not in {core.label}")
     top = path.partition(".")[0]
     if top in _NEVER_DEFAULTED or (partial and top in _UNKNOWN_WHEN_PARTIAL):

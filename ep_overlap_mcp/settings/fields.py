@@ -22,7 +22,7 @@ from ep_overlap_mcp.settings.values import encodable, expected, is_one, says_non
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ep_overlap_mcp.stack import Core
+    from ep_overlap_mcp.stack import Core, Release
 
 
 class _Absent:
@@ -104,6 +104,11 @@ class Field:
             since, until = self.flag_since or "0.14", self.flag_until
             return max(core.minor, _OLDEST) >= _minor(since) and (until is None or core.minor < _minor(until))
         return not self.defaults or self.default(core) is not ABSENT
+
+    def known_to(self, release: Release, *, command_line: bool = False) -> bool:
+        """Whether core knows the field, or Bridge where a release has one; its models have fields before core does."""
+        of_bridge = release.bridge is not None and bool(self.bridge_defaults)
+        return of_bridge or self.exists_in(release.core, command_line=command_line)
 
     def default(self, core: Core, *, command_line: bool = False) -> Any:
         """The value when nothing is written, from the dataclass or from Megatron-LM's command line; or ABSENT."""

@@ -66,7 +66,7 @@ class Request:
             return candidates
         written = [(f, s) for p, s in self.settings.items() if s.written and (f := field_table().get(p))]
         flags = self.framework == "megatron-lm"
-        fitting = [r for r in candidates if all(f.exists_in(r.core, command_line=flags) for f, _ in written)]
+        fitting = [r for r in candidates if all(f.known_to(r, command_line=flags) for f, _ in written)]
         taking = [r for r in fitting if not (flags and any(f.refused_choices(s.value, r.core) for f, s in written))]
         return tuple(taking or fitting) or candidates
 

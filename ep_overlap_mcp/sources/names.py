@@ -85,7 +85,9 @@ class Vocabulary:
         in_section = self.sections and all(map(_SECTION.match, top.split(".")))
         if found is None and (top in ("", "model") or in_section):
             known = (table.get(f"{o}.{rest}") for o in (*_BARE_OBJECTS, *(["args"] if self.arguments else [])))
-            found = next((f for f in known if f is not None and not f.of_bridge), None) or _alias(rest)
+            found = next((f for f in known if f and (f.path.startswith("model.") or not f.of_bridge)), None) or _alias(
+                rest
+            )
         return found
 
     def _is_own(self, canonical: str) -> bool:

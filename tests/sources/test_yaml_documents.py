@@ -116,7 +116,8 @@ def test_a_saved_bridge_configuration():
         "model.fp8": None,
         "model.fp4": None,
         "peft.scheme": "lora",
-        "ddp.use_megatron_fsdp": True,
+        "dist.use_megatron_fsdp": True,
+        "checkpoint.save": "/tmp/x",
         "model.provider": "GPTModelProvider",
     }
     assert (reading.framework, reading.complete) == ("bridge", True)
