@@ -6,9 +6,12 @@ Names and capabilities: NVIDIA's CUDA GPU table. A name is what `torch.cuda.get_
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+
+from ep_overlap_mcp.refusal import Refusal
 
 _TABLE: tuple[tuple[str, tuple[int, int], int], ...] = (
     # pattern, compute capability, GPUs in an NVLink domain
@@ -34,6 +37,23 @@ class Gpu:
     name: str
     capability: tuple[int, int]
     nvlink_domain: int
+
+
+class UnknownGpuError(Refusal):
+    """A GPU that was asked for and is not in the table; the text names near ones and those that are known."""
+
+
+def named_gpu(name: str) -> Gpu:
+    """The GPU that a caller asks for by name; raises UnknownGpuError."""
+    gpu = find_gpu(name)
+    if gpu is None:
+        near = difflib.get_close_matches(name.strip().upper(), known_gpus().split(", "), n=3, cutoff=0.7)
+        meant = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise UnknownGpuError(
+            f"--gpu `{name}` is not known; known: {known_gpus()}.{meant} "
+            "Without --gpu, what rests on the GPU stays undecided"
+        )
+    return gpu
 
 
 @lru_cache(maxsize=256)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import logging
 import os
@@ -14,17 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.mcpserver.tools import Tool
-from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ep_overlap_mcp import __version__, access, verbs
-from ep_overlap_mcp.refusal import Refusal
-from ep_overlap_mcp.reports.brief import brief, without_empty
+from ep_overlap_mcp.mcp_tool import Kind, as_tool
 from ep_overlap_mcp.results.base import Result  # noqa: TC001 - the SDK reads the annotations
 from ep_overlap_mcp.settings.request import Assume
-from ep_overlap_mcp.surface import everywhere, for_agents
 
 if TYPE_CHECKING:
     from mcp.server.auth.settings import AuthSettings
@@ -37,7 +31,6 @@ Megatron-Bridge: overlap_moe_expert_parallel_comm, delay_wgrad_compute, MoE toke
 DeepEP or HybridEP), CUDA graphs, Transformer Engine. Give check_overlap_config the configuration as the user has it
 and the versions the user runs. Undecided is not a pass: tell the user what would decide it."""
 
-Kind = Literal["read_only", "starts_jobs"]
 Config = Annotated[
     str | dict[str, Any] | None,
     Field(description="Text in any dialect, or an object of settings"),
@@ -337,7 +330,7 @@ def build_server(tokens: access.Tokens | None = None, auth: AuthSettings | None 
         title="EP overlap for Megatron",
         version=__version__,
         instructions=INSTRUCTIONS,
-        tools=[_strict_tool(function, kind) for function, kind in _OFFERED],
+        tools=[as_tool(function, kind) for function, kind in _OFFERED],
         log_level="WARNING",
         auth=auth,
         token_verifier=tokens,
@@ -414,104 +407,6 @@ def _training_environment() -> TrainingEnvironment | None:
     """The environment named by EP_OVERLAP_PYTHON, with its worker kept warm; without one the rules alone judge."""
     python = _python()
     return _environment_of(python) if python else None
-
-
-def _answering(function: Callable[..., Sequence[Result]]) -> Callable[..., CallToolResult]:
-    """The function as the SDK calls it: results become text and structured content, refusals error results."""
-    signature = inspect.signature(function, eval_str=True)
-
-    @functools.wraps(function)
-    def call(**arguments: Any) -> CallToolResult:
-        try:
-            results = function(**arguments)
-        except Refusal as problem:
-            raise ToolError(for_agents(str(problem))) from problem
-        return _answer(results, full=arguments.get("detail") == "full")
-
-    # Evaluated once: the SDK would evaluate the strings again for every look at them.
-    call.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    call.__signature__ = signature.replace(return_annotation=CallToolResult)  # type: ignore[attr-defined]
-    return call
-
-
-def _answer(results: Sequence[Result], *, full: bool) -> CallToolResult:
-    """Text and structured content say the same; several answers stand in a list under one summary."""
-    from ep_overlap_mcp.reports.text import as_text
-
-    objects = [without_empty(r.model_dump(mode="json")) if full else brief(r) for r in results]
-    structured = objects[0] if len(objects) == 1 else _several(results, objects)
-    structured, text = everywhere(for_agents, structured), for_agents(as_text(results))
-    if not full and len(text) > 3500:
-        text = text[:3500].rsplit("\n", 1)[0] + '\n… cut; ask again with detail="full"'
-    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
-
-
-def _several(results: Sequence[Result], objects: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"summary": f"{len(results)} configurations. " + " ".join(r.summary for r in results), "results": objects}
-
-
-def _annotations(kind: Kind) -> ToolAnnotations:
-    return ToolAnnotations(
-        read_only_hint=kind == "read_only",
-        destructive_hint=False,
-        idempotent_hint=kind == "read_only",
-        open_world_hint=False,
-    )
-
-
-class _StrictTool(Tool):
-    """Says what is wrong with its arguments in its own words, not in those of the library that finds it."""
-
-    async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:  # noqa: FBT001 - the SDK's
-        from ep_overlap_mcp.arguments import told
-
-        try:
-            self.fn_metadata.validate_arguments(arguments)
-        except ValidationError as problem:
-            raise ToolError(f"{self.name}: {told(problem, self.parameters)}") from problem
-        return await super().run(arguments, context, convert_result)
-
-
-def _strict_tool(function: Callable[..., Sequence[Result]], kind: Kind) -> Tool:
-    """A tool that refuses unknown arguments by name and whose schema carries no titles."""
-    made = _StrictTool.from_function(
-        _answering(function),
-        annotations=_annotations(kind),
-        description=inspect.cleandoc(function.__doc__ or ""),
-    )
-    model = made.fn_metadata.arg_model
-    model.model_config["extra"] = "forbid"
-    model.model_rebuild(force=True)
-    made.parameters = _compact({**made.parameters, "additionalProperties": False})
-    return made
-
-
-# What a schema means without these words
-_UNSAID = (("additionalProperties", True), ("default", ""))
-
-
-def _compact(schema: Any, *, names: bool = False) -> Any:
-    """The schema without pydantic's titles, without what goes without saying, and without the null arm and default.
-
-    `names` marks a mapping of property names, where `title` would be a property of ours.
-    """
-    if isinstance(schema, list):
-        return [_compact(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if not names:
-        said = {k: v for k, v in schema.items() if (k, v) not in _UNSAID and (k != "title" or not isinstance(v, str))}
-        schema = _without_null(said)
-    return {k: _compact(v, names=k in ("properties", "$defs") and not names) for k, v in schema.items()}
-
-
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    arms = schema.get("anyOf", [])
-    if {"type": "null"} not in arms or schema.get("default", 0) is not None:
-        return schema
-    rest = [arm for arm in arms if arm != {"type": "null"}]
-    kept = {k: v for k, v in schema.items() if k not in ("anyOf", "default")}
-    return {**rest[0], **kept} if len(rest) == 1 else {"anyOf": rest, **kept}
 
 
 def _end_on_signals() -> None:

@@ -102,12 +102,22 @@ class Release:
         """(major, minor) of the Bridge; None without one."""
         return None if self.bridge is None else _bridge_version(self.bridge).release[:2]
 
+    @property
+    def unread_patches(self) -> tuple[str, ...]:
+        """Each component of a later patch release than any that was read of its minor, and what it is judged like."""
+        given = {"megatron-core": self.core.label, **({"megatron-bridge": self.bridge} if self.bridge else {})}
+        read = {"megatron-core": _LAST_PATCHES, "megatron-bridge": _LAST_BRIDGE_PATCHES}
+        pairs = ((name, label, _last_patch(label, read[name])) for name, label in given.items())
+        return tuple(f"{name} {label} is judged like {last}" for name, label, last in pairs if last)
+
     def bridge_within(self, specifier: str) -> bool:
         """Whether the Bridge release lies in a range; without a Bridge it lies in none."""
         return self.bridge is not None and _bridge_version(self.bridge) in _specifier(specifier)
 
 
 CORE_RELEASES = tuple(Core(label) for label in ("0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.0", "main"))
+_LAST_PATCHES = tuple(core.label for core in CORE_RELEASES if core.label != "main")
+_LAST_BRIDGE_PATCHES = ("0.2.2", "0.3.1", "0.4.2", "0.5.1", "0.6.0")
 BRIDGE_PINS = (
     ("0.2.0", "0.16.0rc0"),
     ("0.3.0", "0.16.0"),
@@ -206,6 +216,15 @@ def _checked_version(component: str, text: str) -> str | None:
     except InvalidVersion:
         raise StackError(f"`{text}` is not a version of {component}; write a release such as 0.16.1") from None
     return text
+
+
+def _last_patch(label: str, read: tuple[str, ...]) -> str | None:
+    """The last patch release of its minor that was read, where a release is a later one."""
+    if label in _NEWEST:
+        return None
+    release = _version(label).release
+    same = (last for last in read if _version(last).release[:2] == release[:2])
+    return next((last for last in same if _version(last).release < release), None)
 
 
 @lru_cache(maxsize=256)

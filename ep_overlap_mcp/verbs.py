@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ep_overlap_mcp.hardware import find_gpu, known_gpus
+from ep_overlap_mcp.hardware import named_gpu
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.settings.request import Assume, Request, build_request
 from ep_overlap_mcp.stack import Component, Stack, StackError, parse_stack
@@ -236,14 +236,15 @@ def _smoke_results(ids: Sequence[str]) -> list[SmokeResult]:
 
 def requests(question: Question, environment: TrainingEnvironment | None = None) -> list[Request]:
     """The requests that a question makes, one for each configuration found."""
-    _check_hardware(question)
+    overrides = _overrides(question)
+    _check_hardware(question, overrides)
     stack = parse_stack(question.stack)
     if environment is not None:
         stack = with_installed(stack, environment)
     return [
         build_request(
             readings,
-            overrides=_overrides(question),
+            overrides=overrides,
             stack=stack,
             assume=question.assume,
             gpu=question.gpu,
@@ -315,12 +316,10 @@ def _overrides(question: Question) -> list[Assignment]:
     return [parse_set(statement, question.overrides_are) for statement in question.overrides]
 
 
-def _check_hardware(question: Question) -> None:
-    if question.gpu is not None and find_gpu(question.gpu) is None:
-        raise UsageError(
-            f"--gpu `{question.gpu}` is not known; known: {known_gpus()}. "
-            "Without --gpu, rules about the GPU stay undecided"
-        )
+def _check_hardware(question: Question, overrides: Sequence[Assignment]) -> None:
+    for gpu in (question.gpu, *(setting.value for setting in overrides if setting.path == "hardware.gpu")):
+        if isinstance(gpu, str):
+            named_gpu(gpu)
     for name, value in (("nodes", question.nodes), ("gpus-per-node", question.gpus_per_node)):
         if value is not None and not 1 <= value <= 1_000_000:
             raise UsageError(f"--{name} is {value}; it takes a positive number")

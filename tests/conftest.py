@@ -1,4 +1,4 @@
-"""Other machines that are really there: an ssh server on loopback, a process namespace, a Slurm of two nodes."""
+"""What tests of several rooms share; other machines that are really there: ssh, a process namespace, a Slurm."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(Path(__file__).parent).parts[0] in STARTS_PROCESSES:
             item.add_marker(pytest.mark.xdist_group("processes"))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """asyncio, as the server runs on it."""
+    return "asyncio"
 
 
 def free_port() -> int:

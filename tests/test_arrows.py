@@ -45,9 +45,8 @@ MAY_IMPORT = {
     "commands": JUDGEMENT | WORK | {"verbs", "reports", "clients", "server", "surface"},
     "cli": {"__init__", "refusal", "commands", "surface"},
     "access": BASIS,
-    "server": JUDGEMENT
-    | WORK
-    | {"access", "verbs", "reports", "resources", "prompt_files", "completion", "surface", "arguments"},
+    "mcp_tool": BASIS | {"results", "reports", "surface", "arguments"},
+    "server": JUDGEMENT | WORK | {"access", "verbs", "resources", "prompt_files", "completion", "mcp_tool"},
     "__main__": {"cli"},
 }
 # What a room may know of another for its types alone, or of a table of the other.

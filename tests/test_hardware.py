@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ep_overlap_mcp.hardware import find_gpu, known_gpus
+from ep_overlap_mcp.hardware import UnknownGpuError, find_gpu, known_gpus, named_gpu
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,16 @@ def test_what_is_not_in_the_table_is_not_guessed(name: str) -> None:
 def test_the_names_offered_are_known() -> None:
     """Every name that an error message offers is one of the table."""
     assert [name for name in known_gpus().split(", ") if find_gpu(name) is None] == []
+
+
+@pytest.mark.parametrize(("name", "near"), [("H1000", "H100"), ("b3O0", "B300"), ("GB2000", "GB200")])
+def test_an_unknown_gpu_is_refused_with_what_may_be_meant(name: str, near: str) -> None:
+    """Near names first; what is known besides."""
+    with pytest.raises(UnknownGpuError, match=f"`{name}` is not known; known: A100.* Did you mean {near}"):
+        named_gpu(name)
+
+
+def test_a_gpu_that_nothing_resembles_is_refused_without_a_guess() -> None:
+    """Another vendor's GPU means no other one."""
+    with pytest.raises(UnknownGpuError, match=r"V100\. Without --gpu, what rests on the GPU stays undecided"):
+        named_gpu("MI300X")

@@ -33,12 +33,6 @@ INITIALIZE = {
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """asyncio, as the server runs on it."""
-    return "asyncio"
-
-
-@pytest.fixture
 def serve(tmp_path) -> Iterator[Callable[..., str]]:
     """Start a server with these arguments and variables; its address on loopback."""
     with contextlib.ExitStack() as stack:

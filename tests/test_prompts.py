@@ -25,11 +25,6 @@ NAMES = {
 }
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["auto", "legacy"])
 def client(request: pytest.FixtureRequest) -> Client:
     return Client(build_server(), mode=request.param)

@@ -13,11 +13,6 @@ from ep_overlap_mcp.settings.fields import field_table
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["auto", "legacy"])
 def client(request: pytest.FixtureRequest) -> Client:
     return Client(build_server(), mode=request.param)

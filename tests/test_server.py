@@ -33,11 +33,6 @@ VALID = {
 }
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["auto", "legacy"])
 def client(request: pytest.FixtureRequest) -> Client:
     return Client(build_server(), mode=request.param)

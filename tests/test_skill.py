@@ -27,11 +27,6 @@ _, FRONT, BODY = TEXT.split("---\n", 2)
 META = yaml.safe_load(FRONT)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def test_there_is_one_text_in_the_two_places_where_installers_look() -> None:
     """`npx skills`, `gh skill` and `gemini skills` read `skills/NAME`; people, and some tools, read the top."""
     assert (TOP / "SKILL.md").resolve() == SKILL.resolve()

@@ -34,11 +34,6 @@ CONFIG = {
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "EP_OVERLAP_STATE_DIR": str(tmp_path / "state")}
 

@@ -26,11 +26,6 @@ OWN_OPTIONS = re.compile(r"--(set|select|assume|stack|symptom|force|dry-run)\b(?
 CALL = re.compile(r"\b(\w+)\((\w+=[^)]*)\)")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @lru_cache(maxsize=1)
 def messages() -> tuple[str, ...]:
     """Every text in the package but its docs, with X for what is filled in."""

@@ -26,11 +26,6 @@ tool could not do its work. Written by `tests/test_tools_page.py` from the serve
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 async def test_the_page_is_what_the_server_offers() -> None:
     """A change of a tool, a prompt or a resource changes the page with it."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ep_overlap_mcp.hardware import UnknownGpuError
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.stack import Component, Stack, parse_stack
 from ep_overlap_mcp.verbs import (
@@ -16,7 +17,9 @@ from ep_overlap_mcp.verbs import (
     as_overrides,
     check_configuration,
     diagnose_run,
+    propose_configuration,
     requests,
+    wgrad_conflicts,
     with_installed,
 )
 
@@ -84,8 +87,10 @@ def test_impossible_hardware_is_refused(numbers: dict[str, int]) -> None:
 
 def test_an_unknown_gpu_is_refused_with_those_that_are_known() -> None:
     """A misspelled GPU would else leave rules undecided for want of what was given."""
-    with pytest.raises(UsageError, match="`H1000O` is not known; known: A100"):
+    with pytest.raises(UnknownGpuError, match="`H1000O` is not known; known: A100"):
         check_configuration(Question(text=json.dumps(FIELDS), gpu="H1000O"))
+    with pytest.raises(UnknownGpuError, match="`H1000O` is not known"):
+        check_configuration(Question(text=json.dumps(FIELDS), overrides=("hardware.gpu=H1000O",)))
 
 
 def test_files_outside_the_roots_are_refused_after_links(tmp_path: Path) -> None:
@@ -194,3 +199,12 @@ def _python() -> str:
     import sys
 
     return sys.executable
+
+
+def test_a_patch_release_that_was_not_read_is_said_by_every_verb() -> None:
+    """Judged like the last one that was, without a word it would pass for known."""
+    question = Question(text=json.dumps(FIELDS), stack="megatron-core==0.16.9")
+    said = "megatron-core 0.16.9 is judged like 0.16.1"
+    assert any(said in finding.message for finding in check_configuration(question)[0].findings)
+    assert any(said in advice.why for advice in propose_configuration(question)[0].advice)
+    assert any(said in finding.message for finding in wgrad_conflicts(question)[0].findings)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from ep_overlap_mcp.diagnosis.command_line import refused_arguments
 from ep_overlap_mcp.diagnosis.evidence import earliest
 from ep_overlap_mcp.diagnosis.findings import CONFIRMS, LIKELY, POSSIBLE, STRONG, Against, Support
 from ep_overlap_mcp.diagnosis.symptoms import fitting
@@ -325,5 +326,6 @@ FAILED_RUN = (
     collective_order,
     unequal_tokens,
     refused_configuration,
+    refused_arguments,
     fused_permutation,
 )

@@ -105,6 +105,7 @@ class MemoryUse:
 class Evidence:
     """All that was read; later prints of a setting override earlier ones of the same form.
 
+    `root_rank` and `root_exit` are the launcher's word on the rank that failed first and how its process ended;
     `stack` and `symptom` are the caller's: versions that no log prints, and what is wrong in words.
     """
 
@@ -115,6 +116,7 @@ class Evidence:
     iterations: tuple[Iteration, ...] = ()
     memory: tuple[MemoryUse, ...] = ()
     root_rank: int | None = None
+    root_exit: Line | None = None
     stack: dict[str, str] = field(default_factory=dict)
     symptom: str = ""
 

@@ -26,7 +26,10 @@ _FAILURES = (
     " in local",
     "Got completion",
     "(local_rank:",
-    "unrecognized arguments",
+    "exitcode",
+    "egmentation fault",
+    "oom_kill",
+    "TIME LIMIT",
 )
 _FACTS = (
     "iteration ",

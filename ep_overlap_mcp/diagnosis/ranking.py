@@ -12,13 +12,14 @@ from ep_overlap_mcp.diagnosis.evidence import earliest
 from ep_overlap_mcp.diagnosis.findings import BROKEN, CONFIRMS, LIKELY, POSSIBLE, STRONG, Against, Support
 from ep_overlap_mcp.diagnosis.silent import QUIET_RUN
 from ep_overlap_mcp.diagnosis.symptoms import fitting
+from ep_overlap_mcp.diagnosis.unexplained import FOREIGN, advice
 from ep_overlap_mcp.results.diagnose import Cause, EvidenceLine, FirstFailure, RuledOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ep_overlap_mcp.diagnosis.causes import CauseRow
-    from ep_overlap_mcp.diagnosis.evidence import Evidence, Failure, Line
+    from ep_overlap_mcp.diagnosis.evidence import Evidence, Line
     from ep_overlap_mcp.results.diagnose import Confidence
     from ep_overlap_mcp.stack import Framework
 
@@ -26,12 +27,9 @@ MOST_CAUSES = 8
 SHOWN_LINES = 5  # of the first cause
 SHORT = 2  # of the others
 SHOWN_TEXT = 240
-# exceptions of files, sockets, packages and people: no setting of overlap raises them
-_FOREIGN = re.compile(
-    r"(?:[\w.]{0,60}\.)?(?:FileNotFound|Permission|IsADirectory|Connection\w{0,20}|ModuleNotFound|Unicode\w{0,20}"
-    r"|KeyboardInterrupt|JSONDecode|Key)(?:Error)?(?::|$)"
-)
 _NOT_A_NUMBER = re.compile(r"\b(?:NaN|Inf|nan|inf)\b")  # a failure that wrong numbers bring about
+_KILLED = re.compile(r"exitcode {0,8}: {0,4}-(?:7|9|11)\b")  # by the system, not by a watchdog that waited
+_BY_ITSELF = re.compile(r"exitcode {0,8}: {0,4}(?!-15\b)-?[1-9]")  # not ended by the launcher
 _BEFORE_CANDIDATES = 1.9
 LONGEST_WAIT = 3600.0  # seconds: DeepEP gives up after 100, process groups after 600 to 3600
 
@@ -68,7 +66,8 @@ def rank(
     concerned = {item.cause for item in found if isinstance(item, Support)}
     look_alikes = _LOOK_ALIKES - ({*against} - own if evidence.printed else set())
     ruled_out = [RuledOut(cause=c, why=why) for c, why in against.items() if c in concerned or c in look_alikes]
-    return [_cause(group, SHORT if place else SHOWN_LINES) for place, group in enumerate(ordered)], ruled_out
+    causes = [_cause(group, SHORT if place else SHOWN_LINES) for place, group in enumerate(ordered)]
+    return [_advised(cause, evidence) for cause in causes], ruled_out
 
 
 def _shown_causes(found: Iterable[Support | Against]) -> set[str]:
@@ -101,7 +100,7 @@ def _beside_a_failure(item: Support | Against) -> Support | Against:
 
 def _bar(strange: list[Line], *, explained: bool) -> float:
     """How strong support must be to stay likely beside the failure of a log; 0 when nothing failed."""
-    if explained or (strange and all(_FOREIGN.match(line.text) for line in strange)):
+    if explained or (strange and all(FOREIGN.match(line.text) for line in strange)):
         return CONFIRMS
     return BROKEN if strange else 0.0
 
@@ -140,9 +139,16 @@ def dead_peer(evidence: Evidence) -> Iterator[Support]:
 
 
 def first_failure(evidence: Evidence) -> FirstFailure | None:
-    """The failure the others followed; None when nothing failed."""
+    """The failure the others followed; None when nothing failed.
+
+    Where the log names no rank and every rank that failed said the same, it is the launcher's first one.
+    """
     line = first_failure_line(evidence)
-    return FirstFailure(rank=line.rank, file=line.file, line=line.number) if line else None
+    if line is None:
+        return None
+    said = {failure.line.text for failure in evidence.failures if not failure.follows}
+    rank = evidence.root_rank if line.rank is None and len(said) == 1 else line.rank
+    return FirstFailure(rank=rank, file=line.file, line=line.number)
 
 
 def first_failure_line(evidence: Evidence) -> Line | None:
@@ -150,8 +156,7 @@ def first_failure_line(evidence: Evidence) -> Line | None:
 
     Without times the launcher's own word on the first failed rank counts before the order of a shared file.
     """
-    for group in _preferences(evidence):
-        lines = [failure.line for failure in group]
+    for lines in _preferences(evidence):
         if lines:
             timed = all(line.time is not None for line in lines)
             named = [line for line in lines if line.rank == evidence.root_rank is not None]
@@ -164,12 +169,18 @@ def _apart(first: Line, second: Line) -> float:
     return 0.0 if first.time is None or second.time is None else second.time - first.time
 
 
-def _preferences(evidence: Evidence) -> tuple[list[Failure], ...]:
+def _preferences(evidence: Evidence) -> Iterator[list[Line]]:
+    """What broke by itself, then a process that ended without a word of its own, then those that waited."""
     own = [f for f in evidence.failures if not f.follows]
     waited = earliest(f.line for f in own if f.waits)
     broke = [f for f in own if not f.waits and (f.recognised or not waited or earliest([f.line, waited]) is f.line)]
-    ranked = [[f for f in group if f.line.rank is not None] for group in (broke, own)]
-    return (*ranked, own, list(evidence.failures))
+    yield [f.line for f in broke if f.line.rank is not None]
+    tells = _KILLED if any(f.waits for f in evidence.failures) else _BY_ITSELF
+    if not broke and evidence.root_exit and tells.search(evidence.root_exit.text):
+        yield [evidence.root_exit]
+    yield [f.line for f in own if f.line.rank is not None]
+    yield [f.line for f in own]
+    yield [f.line for f in evidence.failures]
 
 
 def _place(group: list[Support]) -> tuple[float, int, int]:
@@ -194,6 +205,14 @@ def _cause(group: list[Support], shown: int) -> Cause:
         fix=_fix(row, list(dict.fromkeys(support.fix for support in group if support.fix))),
         rules=list(rules or row.rules),
     )
+
+
+def _advised(cause: Cause, evidence: Evidence) -> Cause:
+    """An unknown cause with the advice that fits the kind of failure."""
+    if cause.cause != "unknown":
+        return cause
+    found = advice(evidence, first_failure_line(evidence))
+    return cause.model_copy(update=found._asdict()) if found else cause
 
 
 def _fix(row: CauseRow, fixes: list[str]) -> str:

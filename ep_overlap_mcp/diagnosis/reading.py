@@ -14,11 +14,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ep_overlap_mcp.diagnosis import printed
+from ep_overlap_mcp.diagnosis.attempts import last_attempt
 from ep_overlap_mcp.diagnosis.errors import UnreadableLog
 from ep_overlap_mcp.diagnosis.evidence import Evidence, Failure, Hit, Line
 from ep_overlap_mcp.diagnosis.gates import suspicious
 from ep_overlap_mcp.diagnosis.prefixes import rank_of_file, strip_prefixes
 from ep_overlap_mcp.diagnosis.signatures import SIGNATURES
+from ep_overlap_mcp.diagnosis.signatures.refused import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,9 +52,13 @@ MANY_LINES = 1000  # to read in one block, for which looking for the signatures'
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,24}[@-~]")
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]{0,120}\.)?(?:[A-Z]\w{0,60})?(?:Error|Exception|Exit|Interrupt)(?::|$)")
+_BARE = re.compile(r"^(?:[A-Za-z_][\w.]{0,120})?Error:?$")
 _ASSERTION = re.compile(r"[Aa]ssertion.{0,400}failed|static assertion failed|Assertion error|Assertion failed")
 _ROOT_RANK = re.compile(r"^rank {0,8}: (\d{1,6}) \(local_rank")
-_FRAME = re.compile(r'^File "([^"]{1,300})", line (\d{1,7})(?:,)? in (.{1,120})')
+_EXIT = re.compile(r"^exitcode {0,8}: {0,4}-?\d")
+_FRAME = re.compile(r'^File "([^"]{1,300})", line (\d{1,7})(,)? in (.{1,120})')  # a traceback's with a comma
+_ASIDE = re.compile(r"[Ww]arning|WARN|INFO|DEBUG")  # a message that ends nothing
+_CODE = ("assert ", "raise ")
 _DIGITS = b"0123456789"
 _STEP = -1
 
@@ -81,7 +87,7 @@ def read_logs(
     for name, text in texts.items():
         reader.open(name)
         reader.read(text.encode("utf-8", "replace"), whole=True)
-    return replace(reader.evidence(), stack=dict(stack or {}), symptom=symptom)
+    return replace(last_attempt(reader.evidence()), stack=dict(stack or {}), symptom=symptom)
 
 
 def _size(path: Path) -> int:
@@ -135,10 +141,14 @@ class _Reader:
         self.iterations: list[Iteration] = []
         self.memory: list[MemoryUse] = []
         self.root_rank: int | None = None
+        self.root_exit: Line | None = None
         self._hits_of: dict[Signature, int] = {}
-        self._left: dict[int, int] = {}  # shape of a line -> how often it is still read; `_STEP` for a step
+        self._left = {hash(b""): 0}  # shape of a line -> how often it is still read; `_STEP` for a step
+        self._skips_steps = False
         self._read_bytes = 0
         self._frames: dict[int | None, deque[str]] = {}
+        self._code: dict[int | None, str] = {}  # of the innermost frame
+        self._code_at: dict[int | None, int | None] = {}  # the line where it is expected
         self._last_steps: deque[tuple[int, bytes]] = deque(maxlen=LAST_STEPS)
         self._last_lines: deque[tuple[int, bytes, int]] = deque(maxlen=LAST_LINES)
         self._order = 0
@@ -151,6 +161,8 @@ class _Reader:
         self._number, self._bytes, self._steps = 1, 0, 0
         self._section, self._misses = "", 0
         self._frames.clear()
+        self._code.clear()
+        self._code_at.clear()
 
     def close(self) -> None:
         """Read the last steps and lines of a file that has more of them than are read on the way."""
@@ -169,11 +181,17 @@ class _Reader:
         if b"\x1b" in block:
             block = _ANSI.sub(b"", block)
         lines = block.split(b"\n")
-        new = self._new(lines, block.translate(None, _DIGITS).split(b"\n"))
+        shapes = list(map(hash, block.translate(None, _DIGITS).split(b"\n")))
+        if self._skips_steps:
+            steps = (index for index, shape in enumerate(shapes) if self._left.get(shape) == _STEP)
+            self._last_steps.extend((self._number + index, lines[index]) for index in steps)
         in_head = self._bytes < HEAD and self._read_bytes < READ_BYTES
-        if not (whole or in_head or self._section):
-            late = self._read_bytes >= READ_BYTES and b"model:" not in block
-            new = self._late(lines, new) if late else self._gated(lines, new)
+        if whole or in_head or self._section:
+            new = self._new(shapes)
+        elif self._read_bytes < READ_BYTES or b"model:" in block:
+            new = self._gated(lines, self._new(shapes))
+        else:
+            new = self._late(lines, shapes)
         self._rows = _rows_in(block) if len(new) > MANY_LINES else SIGNATURES
         for index, shape in new:
             if shape not in self._left and self._read_bytes >= READ_BYTES:
@@ -194,19 +212,13 @@ class _Reader:
             iterations=tuple(self.iterations),
             memory=tuple(self.memory),
             root_rank=self.root_rank,
+            root_exit=self.root_exit,
         )
 
-    def _new(self, lines: list[bytes], shapes: list[bytes]) -> list[tuple[int, int]]:
+    def _new(self, shapes: list[int]) -> list[tuple[int, int]]:
         """Index and shape of the lines to read: not those of a known shape that is read often enough."""
-        left, new = self._left, []
-        for index, text in enumerate(shapes):
-            shape = hash(text)
-            known = left.get(shape, 1)
-            if known > 0 and text:
-                new.append((index, shape))
-            elif known == _STEP:
-                self._last_steps.append((self._number + index, lines[index]))
-        return new
+        left = self._left
+        return [(index, shape) for index, shape in enumerate(shapes) if left.get(shape, 1) > 0]
 
     def _gated(self, lines: list[bytes], new: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those that hold a gate, and what follows the start of a dump; the others are not read again."""
@@ -221,19 +233,19 @@ class _Reader:
                 self._left[shape] = 0
         return kept
 
-    def _late(self, lines: list[bytes], new: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The same once enough is read, in a block that starts no dump.
+    def _late(self, lines: list[bytes], shapes: list[int]) -> list[tuple[int, int]]:
+        """The gated ones once enough is read, in a block that starts no dump.
 
         Of lines of new shapes only the last ones are kept, so they are searched from the end until there are enough.
         """
         left = self._left
-        fresh = [item for item in new if item[1] not in left]
+        again = [(index, shape) for index, shape in enumerate(shapes) if left.get(shape, 0) > 0]
         last: list[tuple[int, int]] = []
-        for stop in range(len(fresh), 0, -LAST_LINES):
-            last = self._gated(lines, fresh[max(0, stop - LAST_LINES) : stop]) + last
-            if len(last) >= LAST_LINES:
-                break
-        again = [item for item in new if item[1] in left] if len(fresh) < len(new) else []
+        stop = len(shapes)
+        while stop > 0 and len(last) < LAST_LINES:
+            start = max(0, stop - LAST_LINES)
+            fresh = [(index, shapes[index]) for index in range(start, stop) if shapes[index] not in left]
+            last, stop = self._gated(lines, fresh) + last, start
         return sorted(self._gated(lines, again) + last)
 
     def _line(self, raw: bytes, number: int, shape: int) -> None:
@@ -243,6 +255,7 @@ class _Reader:
         if stated == "step":
             self._steps += 1
             self._left[shape] = 1 if self._steps < FIRST_STEPS else _STEP
+            self._skips_steps |= self._steps >= FIRST_STEPS
         else:
             self._left[shape] = self._left.get(shape, READ_AGAIN) - 1 if stated else 0
 
@@ -293,20 +306,33 @@ class _Reader:
             return True
         if found := _FRAME.match(line.text):
             frames = self._frames.setdefault(line.rank, deque(maxlen=16))
-            frames.append(f"{found[1]}:{found[2]} in {found[3]}")
+            frames.append(f"{found[1]}:{found[2]} in {found[4]}")
+            self._code.pop(line.rank, None)
+            self._code_at[line.rank] = (line.number or 0) + 1 if found[3] else None
             self._match(line, (), passing=True)
+            return True
+        if self._frames.get(line.rank) and self._is_code(line):
+            self._code[line.rank] = line.text
             return True
         return False
 
+    def _is_code(self, line: Line) -> bool:
+        """Whether a stack shows this as what its innermost frame ran; other ranks' lines may stand between."""
+        if line.number == self._code_at.get(line.rank):
+            return not _EXCEPTION.match(line.text)
+        return line.text.startswith(_CODE)
+
     def _failure(self, line: Line) -> bool:
         """Match signatures and note whether the line says that something failed."""
-        frames = tuple(self._frames.get(line.rank, ()))
+        line, frames = self._with_code(line), tuple(self._frames.get(line.rank, ()))
         rows = self._match(line, frames)
         raised = bool(_EXCEPTION.match(line.text))
         if raised:
             self._frames.pop(line.rank, None)
         if found := _ROOT_RANK.match(line.text):
             self.root_rank = int(found[1])  # the root cause is printed last
+        elif _EXIT.match(line.text):
+            self.root_exit = replace(line, rank=self.root_rank)
         known = [row for row in rows if row.confirms or row.points_to]
         follows = bool(rows) and not known and any(row.follows for row in rows)
         if raised or _ASSERTION.search(line.text) or any(row.stops for row in rows):
@@ -321,11 +347,19 @@ class _Reader:
             for row in self._rows
             if row.literal in line.text and row.matches(line.text, frames) and not (passing and row.stops)
         ]
+        aside = _ASIDE.search(line.text) or (frames and not _EXCEPTION.match(line.text))
+        if not (passing or aside or any(row.confirms or row.points_to for row in rows)):
+            rows += refused(line.text, frames)
         for row in rows:
             self._hits_of[row] = self._hits_of.get(row, 0) + 1
             if self._hits_of[row] <= KEPT_HITS:
                 self.hits.append(Hit(row, line, frames))
         return rows
+
+    def _with_code(self, line: Line) -> Line:
+        """The line; of an exception that says nothing with the code that its stack ends with."""
+        code = self._code.get(line.rank, "") if _BARE.match(line.text) else ""
+        return replace(line, text=f"{line.text.rstrip(':')}: {code}") if code.startswith(_CODE) else line
 
     def _facts(self, line: Line) -> bool:
         """Settings, versions and memory; True when the line stated any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,10 +28,19 @@ def _first_cause(causes: list[Cause]) -> str:
     top, others = causes[0], len(causes) - 1
     more = f" {others} other candidate{'s' if others > 1 else ''} below." if others else ""
     if top.cause == "unknown":
-        seen = f" First exception: {top.evidence[0].text[:120]}." if top.evidence else ""
+        said = top.evidence[0].text[:120] if top.evidence else ""
+        kind = "exception" if re.match(r"[\w.]{0,120}(?:Error|Exception)\b", said) else "failure"
+        seen = f" First {kind}: {said}." if said else ""
         return f"No known signature.{seen} To find out, {top.test}.{more}"
-    named = f": {', '.join(top.rules[:3])}" if top.cause == "config-rule-violated" and top.rules else ""
-    return f"{top.confidence.capitalize()}: {top.title} ({top.cause}{named}). Test: {top.test}.{more}"
+    return f"{top.confidence.capitalize()}: {top.title} ({top.cause}{_which(top)}). Test: {top.test}.{more}"
+
+
+def _which(top: Cause) -> str:
+    """The rules that are broken, else the stack's own words for it."""
+    if top.cause != "config-rule-violated":
+        return ""
+    words = ", ".join(top.rules[:3]) or "".join(line.text[:120] for line in top.evidence[:1])
+    return f": {words}" if words else ""
 
 
 def _symptoms(names: list[str], given: str) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from ep_overlap_mcp.diagnosis.evidence import Evidence
 
+ENOUGH = 200  # failures to look at for a symptom
+
 
 @dataclass(frozen=True)
 class SymptomRow:
@@ -135,7 +137,7 @@ def candidates(symptom: str) -> Iterator[Support | Against]:
 
 def to_choose_from(evidence: Evidence) -> list[SymptomRow]:
     """The symptoms that can be named, those that the log shows first."""
-    said = [failure.line.text for failure in evidence.failures]
+    said = [failure.line.text for failure in evidence.failures[:ENOUGH]]
     if any(step.nan or _is_nan(step.loss) or _is_nan(step.grad_norm) for step in evidence.iterations):
         said.append("nan")
     return sorted(SYMPTOMS, key=lambda row: not any(row.words.search(text) for text in said))

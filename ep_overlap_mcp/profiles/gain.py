@@ -141,12 +141,12 @@ def _stated(layout: Layout, step_ms: float | None, node_size_origin: str) -> lis
 
 
 def _node_size(gpus_per_node: int | None, gpu: str | None) -> tuple[int, str]:
-    """GPUs that reach each other over NVLink, and where that number comes from."""
-    from ep_overlap_mcp.hardware import find_gpu
+    """GPUs that reach each other over NVLink, and where that number comes from; raises UnknownGpuError."""
+    from ep_overlap_mcp.hardware import named_gpu
 
+    known = named_gpu(gpu) if gpu is not None else None
     if gpus_per_node is not None:
         return gpus_per_node, "given"
-    known = find_gpu(gpu) if gpu else None
     return (known.nvlink_domain, f"derived: NVLink domain of {known.name}") if known else (8, "default")
 
 

@@ -38,7 +38,7 @@ SCOPES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 _DELAYS = (MODEL_DELAY, BRIDGE_DELAY)  # on in every cell, be it that plain overlap is legal only without
 _UNKNOWN_TO_VERSION = "EPO801"
-_NEWER_RELEASE = "EPO813"
+_RELEASE = ("EPO813", "EPO816")  # whether the rules know the release
 _FAMILIES = "23"  # delayed wgrad and CUDA graphs
 
 
@@ -48,8 +48,8 @@ def conflicts(request: Request) -> ConflictsResult:
     `request` asks for `overlap_delay_wgrad`.
     """
     judged = check(request)
-    findings = [f for f in judged.findings if f.rule[3] in _FAMILIES]
-    undecided = [u for u in judged.undecided if u.rule[3] in _FAMILIES or u.rule == _NEWER_RELEASE]
+    findings = [f for f in judged.findings if f.rule[3] in _FAMILIES or f.rule in _RELEASE]
+    undecided = [u for u in judged.undecided if u.rule[3] in _FAMILIES or u.rule in _RELEASE]
     plain = search(replace(request, assume="overlap"), alternatives=0).best
     kept = {path: value for path, value in (plain.changes if plain else {}).items() if path not in _DELAYS}
     matrix = list(_matrix(request.with_settings(kept, "overlap made legal")))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.rules import all_rules
 from ep_overlap_mcp.rules.engine import judge
-from ep_overlap_mcp.rules.view import View
+from ep_overlap_mcp.rules.view import EVERYTHING, View, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 
     from ep_overlap_mcp.results.check import Verdict
     from ep_overlap_mcp.rules.engine import Outcome, Rule
-    from ep_overlap_mcp.rules.truth import Truth, Value
-    from ep_overlap_mcp.settings.effective import Effective
+    from ep_overlap_mcp.rules.view import Look, Sights
     from ep_overlap_mcp.settings.request import Request
-    from ep_overlap_mcp.settings.setting import Setting
     from ep_overlap_mcp.stack import Release
-
-_EVERYTHING = "*"  # stands for a look at the request as a whole
 
 
 class Judge:
@@ -127,17 +123,15 @@ class _Base:
         self._writes = [View(request, release).effective.writes for release in releases]
         self._outcomes: dict[str, Outcome | None] = {}
         self._rules_by_path: dict[str, set[str]] = {}
-        looks: set[str] = set()
-        traced = [_TracedView(request, release, looks) for release in releases]
+        traced = [_TracedView(request, release) for release in releases]
         for code, rule in rules.items():
-            looks.clear()
             self._outcomes[code] = judge(rule, traced)
-            for path in looks:
+            for path in {*rule.about, *(path for view in traced for path in view.looked_at())}:
                 self._rules_by_path.setdefault(path, set()).add(code)
 
     def asked_by(self, paths: Iterable[str]) -> set[str]:
         """The rules that looked at one of the paths, or at everything."""
-        return set().union(*(self._rules_by_path.get(path, ()) for path in (*paths, _EVERYTHING)))
+        return set().union(*(self._rules_by_path.get(path, ()) for path in (*paths, path_of(EVERYTHING))))
 
     def outcomes(self, request: Request) -> list[Outcome]:
         views = [View(request, release) for release in self._releases]
@@ -161,76 +155,21 @@ def _differences(before: Any, after: Any) -> Iterator[str]:
 
 
 class _TracedView(View):
-    """A view that notes in `looks` every path that a rule asks for, be it known from an earlier rule or not."""
+    """A view that keeps all looks of a rule, also where one clause after the other is asked."""
 
-    def __init__(self, request: Request, release: Release, looks: set[str]) -> None:
+    def __init__(self, request: Request, release: Release) -> None:
         super().__init__(request, release)
-        self._looks = looks
-        self.effective = cast("Effective", _TracedEffective(self.effective, looks))
-        self.request = cast("Request", _TracedRequest(request, looks))
+        self._looks: list[Iterable[Look]] = []
 
-    def __getitem__(self, path: str) -> Value:
-        self._looks.add(path)
-        return super().__getitem__(path)
+    def begin(self) -> None:
+        super().begin()
+        self._looks.append(self.looks)
 
-    def requested(self, path: str) -> Value:
-        self._looks.add(path)
-        return super().requested(path)
+    def shows_again(self, sights: Sights) -> bool:
+        self._looks.append([look for look, _ in sights])
+        return super().shows_again(sights)
 
-    def written(self, path: str) -> Truth:
-        self._looks.add(path)
-        return super().written(path)
-
-
-class _TracedEffective:
-    """Effective settings that note what is asked for; any other use counts as a look at everything."""
-
-    def __init__(self, effective: Effective, looks: set[str]) -> None:
-        self._effective = effective
-        self._looks = looks
-
-    def __getitem__(self, path: str) -> Setting:
-        self._looks.add(path)
-        return self._effective[path]
-
-    def requested(self, path: str) -> Setting:
-        self._looks.add(path)
-        return self._effective.requested(path)
-
-    def value(self, path: str) -> Any:
-        self._looks.add(path)
-        return self._effective.value(path)
-
-    def __getattr__(self, name: str) -> Any:
-        self._looks.add(_EVERYTHING)
-        return getattr(self._effective, name)
-
-
-class _TracedRequest:
-    """A request whose settings note what is asked for; all but the framework counts as a look at everything."""
-
-    def __init__(self, request: Request, looks: set[str]) -> None:
-        self._request = request
-        self._looks = looks
-        self.framework = request.framework
-        self.settings = _TracedSettings(request.settings, looks)
-
-    def __getattr__(self, name: str) -> Any:
-        self._looks.add(_EVERYTHING)
-        return getattr(self._request, name)
-
-
-class _TracedSettings:
-    """The settings of a request by path, noting what is asked for."""
-
-    def __init__(self, settings: Any, looks: set[str]) -> None:
-        self._settings = settings
-        self._looks = looks
-
-    def get(self, path: str) -> Setting | None:
-        self._looks.add(path)
-        return cast("Setting | None", self._settings.get(path))
-
-    def __getattr__(self, name: str) -> Any:
-        self._looks.add(_EVERYTHING)
-        return getattr(self._settings, name)
+    def looked_at(self) -> set[str]:
+        """The paths that were looked at since this was last asked."""
+        looks, self._looks = self._looks, []
+        return {path_of(look) for some in looks for look in some}

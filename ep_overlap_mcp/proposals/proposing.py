@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_ALTERNATIVES = 3
 _UNKNOWN_TO_VERSION = "setting-unknown-to-version"
+_UNREAD_RELEASE = "patch-release-known-to-the-rules"
 _THE_REST = "the patch makes the other changes"
 _HARDWARE = frozenset({"world-divides-parallelism", "experts-divide-by-ep", "layers-divide-into-stages"})
 
@@ -200,11 +201,12 @@ def _patch(
 
 
 def _advice(changed: Request, outcomes: Sequence[Outcome]) -> list[Advice]:
-    """Warnings that stay after the changes: legal, but the benefit is lost or trouble is known."""
+    """What stays after the changes: warnings, the benefit lost or trouble known; a release that was not read."""
     view = View(changed, changed.releases()[0])
     found = []
     for outcome in outcomes:
-        if outcome.state != "violated" or outcome.severity != "warning":
+        told = outcome.severity == "warning" or outcome.rule.name == _UNREAD_RELEASE
+        if outcome.state != "violated" or not told:
             continue
         options = [values for fix in outcome.rule.fixes for values in fix.options(view)]
         path, value = next(iter(options[0].items()), (None, None)) if options else (None, None)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     "overlap",
+    "overlap_recompute",
     "mtp",
     "recompute",
     "offloading",
@@ -38,9 +39,9 @@ FAMILIES = (
     "parallelism",
     "environment",
     "sharding",
-    "gradients",
     "checkpoints",
     "optimizers",
+    "sizes",
     "training_loop",
     "attention",
     "model_choice",

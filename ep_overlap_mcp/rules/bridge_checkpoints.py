@@ -1,4 +1,4 @@
-"""EPO927-934: what saving and loading, PEFT, Megatron-FSDP and process groups ask of a Megatron-Bridge run."""
+"""EPO927-930, 932-934: what saving and loading, PEFT, Megatron-FSDP and process groups ask of a Megatron-Bridge run."""
 
 from __future__ import annotations
 
@@ -161,46 +161,9 @@ def bridge_peft_needs_pretrained_checkpoint(view: View) -> Check:
     missing = view[PRETRAINED].unset
     awaited = Truth(None, frozenset([PRETRAINED]))
     return violated(
-        view["peft.scheme"].is_set & missing & (TRUE if view.request.complete else awaited),
+        view["peft.scheme"].is_set & missing & (view.complete | awaited),
         f"`peft` is {view['peft.scheme']} without `pretrained_checkpoint`",
         expected="checkpoint.pretrained_checkpoint set",
-    )
-
-
-@rule(
-    "EPO931",
-    "bridge-fsdp-checkpoint-format",
-    ERROR,
-    enforced=[bridge()],
-    source=[
-        megatron_bridge("main", _CONFIG, "1104-1109"),
-        megatron_bridge("main", _CONFIG, "1527-1533"),
-        megatron_bridge("0.2.0", _CONFIG, "1245-1276"),
-    ],
-    unknown=NOTED,
-    about=[FORMAT, MEGATRON_FSDP, OTHER_FLAG],
-    fixes=[put_paths({FORMAT: "fsdp_dtensor"}, gives_up="checkpoints in the other format"), _NO_FSDP],
-)
-def bridge_fsdp_checkpoint_format(view: View) -> Check:
-    """What it checks: a run that saves or loads, with Megatron-FSDP and another checkpoint format than `fsdp_dtensor`,
-    or with that format and without Megatron-FSDP.
-
-    Why: the format stores the shards that Megatron-FSDP keeps, and no other can; Bridge asserts both.
-
-    Example: `ddp.use_megatron_fsdp=true checkpoint.save=/checkpoints`; the default format is `torch_dist`
-
-    Fix: `checkpoint.ckpt_format=fsdp_dtensor` with Megatron-FSDP, `torch_dist` without.
-    """
-    form, sharded, other = view[FORMAT], view[MEGATRON_FSDP].on, view[TORCH_FSDP2].on & view.tells(TORCH_FSDP2)
-    shards = sharded & (view.tells(MEGATRON_FSDP) | view.tells(OTHER_FLAG))
-    stores_shards = (form == "fsdp_dtensor") & view.tells(FORMAT)
-    return violated_by(
-        [
-            (shards & (form != "fsdp_dtensor"), f"`ckpt_format` is {form} with Megatron-FSDP"),
-            (stores_shards & (~sharded | other), "`ckpt_format` is fsdp_dtensor without Megatron-FSDP"),
-        ],
-        when=view[SAVE].is_set | view[LOAD].is_set,
-        expected="ckpt_format = fsdp_dtensor with Megatron-FSDP, and only then",
     )
 
 

@@ -1,4 +1,4 @@
-"""EPO943-949: precision, profilers, loggers and the loop of a Megatron-Bridge run, as its start-up checks them."""
+"""EPO931, 943-948: precision, profilers, loggers and the loop of a Megatron-Bridge run, as its start-up checks them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def bridge_optimizer_has_the_models_precision(view: View) -> Check:
     bf16, fp16 = view["model.bf16"], view["model.fp16"]
     apart = (bf16.on & view[BF16].off) | (fp16.on & view[FP16].off)
     more = bf16.off & fp16.off & (view[BF16].on | view[FP16].on)
-    plain = truth(bf16.origin is None or bf16.origin.kind != "derived")
+    plain = truth(view.effective["model.bf16"].origin.kind != "derived")
     return violated_by(
         [
             (view[BF16].on & view[FP16].on, "`optimizer.bf16` and `optimizer.fp16` are both on"),
@@ -212,7 +212,7 @@ def bridge_loop_values_fit(view: View) -> Check:
 
 
 @rule(
-    "EPO949",
+    "EPO931",
     "activation-offloading-needs-transformer-engine",
     ERROR,
     enforced=[megatron_lm(">=0.16"), bridge(">=0.3")],

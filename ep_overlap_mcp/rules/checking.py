@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.results.check import (
@@ -259,6 +260,7 @@ def _named(setting: Setting) -> NamedSetting:
     return NamedSetting(path=setting.path, value=setting.value, origin=_place(setting.origin))
 
 
+@lru_cache(maxsize=2048)  # what-ifs about one text have its places in common
 def _place(origin: Origin) -> Place:
     return Place(kind=origin.kind, file=origin.file, line=origin.line, text=origin.text, note=origin.note)
 

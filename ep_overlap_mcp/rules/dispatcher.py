@@ -103,7 +103,7 @@ def one_flex_backend(view: View, lost: str) -> Check:
     ],
     source=[
         megatron("0.16.1", "core/transformer/moe/token_dispatcher.py", "1347-1369"),
-        megatron("main", "core/transformer/moe/token_dispatcher.py", "1835-1867"),
+        megatron("main", "core/transformer/moe/token_dispatcher.py", "1863-1867"),
         megatron_bridge("main", "training/flex_dispatcher_backend.py", "88-93"),
     ],
     fixes=[put(moe_flex_dispatcher_backend="hybridep"), put(moe_flex_dispatcher_backend="deepep")],
@@ -244,7 +244,11 @@ def flex_backend_ignored(view: View) -> Check:
     "shared-expert-overlap-needs-dispatcher",
     ERROR,
     enforced=[core("<0.18", dispatchers=("alltoall",)), core(">=0.18", dispatchers=("alltoall", "flex"))],
-    source=[core_config("0.16.1", "1083-1095"), core_config("0.18.2", "1460-1473")],
+    source=[
+        core_config("0.16.1", "1083-1095"),
+        core_config("0.18.2", "1460-1473"),
+        megatron("0.16.1", "core/transformer/moe/token_dispatcher.py", "1371-1374"),
+    ],
     fixes=[
         drop_shared_expert_overlap(),
         put(moe_token_dispatcher_type="alltoall", gives_up="the dispatcher in use"),

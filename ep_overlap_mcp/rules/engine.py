@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ep_overlap_mcp.rules.truth import TRUE, any_of
+from ep_overlap_mcp.rules.view import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ep_overlap_mcp.rules.truth import Truth
-    from ep_overlap_mcp.rules.view import View
+    from ep_overlap_mcp.rules.view import Sights, View
     from ep_overlap_mcp.settings.setting import Setting
     from ep_overlap_mcp.stack import Framework, Release
 
@@ -113,8 +114,7 @@ class Fix:
 
 def put(safe: bool = True, gives_up: str | None = None, **values: Any) -> Fix:  # noqa: FBT001, FBT002
     """Set fields of `model`: `put(moe_token_dispatcher_type="alltoall")`."""
-    changes = {f"model.{name}": value for name, value in values.items()}
-    return Fix(lambda _view: [changes], safe and gives_up is None, gives_up)
+    return put_paths({f"model.{name}": value for name, value in values.items()}, safe=safe, gives_up=gives_up)
 
 
 def put_paths(changes: Mapping[str, Any], *, safe: bool = True, gives_up: str | None = None) -> Fix:
@@ -280,15 +280,19 @@ def _on_release(rule: Rule, view: View) -> Outcome | None:
     return min(outcomes, key=lambda o: (order[o.state], _WORST[o.severity]))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Together:
-    """What clauses of equal severity and parameters have in common, and the outcome where the rule is met."""
+    """What clauses of equal severity and parameters have in common, and the outcome where the rule is met.
+
+    `met_by` is what the rule saw when it was last met: where it would see the same again, it is met again.
+    """
 
     params: Mapping[str, Any]
     severity: Severity
     unknown: UnknownClass
     layers: tuple[Layer, ...]
     met: Outcome
+    met_by: Sights | None = None
 
 
 def _groups(rule: Rule, framework: Framework, release: Release) -> tuple[_Together, ...]:
@@ -307,9 +311,12 @@ def _together(rule: Rule, clauses: Sequence[Clause]) -> _Together:
 
 
 def _evaluate(rule: Rule, view: View, group: _Together) -> Outcome:
-    view.reads = {}
+    if group.met_by is not None and view.shows_again(group.met_by):
+        return group.met
+    view.begin()
     check = rule.function(view, **group.params)
     if check.violated.value is False:
+        group.met_by = None if EVERYTHING in view.looks else tuple(view.looks.items())
         return group.met
     severity, unknown, layers, reads = group.severity, group.unknown, group.layers, view.reads
     if check.settings is not None:

@@ -212,11 +212,9 @@ def one_cuda_connection_without_overlap(view: View) -> Check:
     Fix: `CUDA_DEVICE_MAX_CONNECTIONS=1` for the run without overlap.
     """
     connections = view[CONNECTIONS]
-    split = (view["model.tensor_model_parallel_size"] > 1) | (view["model.context_parallel_size"] > 1)
-    sharded = view["ddp.use_megatron_fsdp"].on | view["dist.use_torch_fsdp2"].on
     older = view.gpu_capability.test(lambda cc: cc < (10, 0))
     return violated(
-        ~view.overlap & view.written(CONNECTIONS) & (connections != 1) & split & ~sharded & older,
+        ~view.overlap & view.written(CONNECTIONS) & (connections != 1) & splits_layers(view) & ~_sharded(view) & older,
         f"CUDA_DEVICE_MAX_CONNECTIONS is {connections}; without EP overlap Megatron-LM asserts 1 on {view.gpu_name}",
         expected="CUDA_DEVICE_MAX_CONNECTIONS = 1",
     )
@@ -244,9 +242,8 @@ def fsdp_needs_more_cuda_connections(view: View) -> Check:
 
     Fix: 8, or leave it unset.
     """
-    sharded = view["ddp.use_megatron_fsdp"].on | view["dist.use_torch_fsdp2"].on
     return violated(
-        sharded & view.written(CONNECTIONS) & (view[CONNECTIONS] == 1),
+        _sharded(view) & view.written(CONNECTIONS) & (view[CONNECTIONS] == 1),
         "CUDA_DEVICE_MAX_CONNECTIONS is 1 with sharded data parallelism",
         expected="CUDA_DEVICE_MAX_CONNECTIONS > 1",
     )
@@ -354,6 +351,15 @@ def fake_process_group_excludes_flex(view: View) -> Check:
         "the flex dispatcher cannot run on a fake process group",
         expected="moe_token_dispatcher_type = alltoall",
     )
+
+
+def splits_layers(view: View) -> Truth:
+    """Whether tensor or context parallelism splits layers: Megatron-LM then wants one CUDA connection."""
+    return (view["model.tensor_model_parallel_size"] > 1) | (view["model.context_parallel_size"] > 1)
+
+
+def _sharded(view: View) -> Truth:
+    return view["ddp.use_megatron_fsdp"].on | view["dist.use_torch_fsdp2"].on
 
 
 def _refused(view: View, backend: str) -> Truth:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ep_overlap_mcp.rules.engine import ERROR, NOTED, core, put, rule, violated, violated_by
 from ep_overlap_mcp.rules.sources import core_config
 from ep_overlap_mcp.rules.truth import TRUE, all_of, any_of, derived
-from ep_overlap_mcp.settings.moe_layers import layer_pattern
+from ep_overlap_mcp.settings.moe_layers import has_dense_layers
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
@@ -110,7 +110,7 @@ def expert_width_needs_experts(view: View, *, mixed_passes: bool) -> Check:
     """
     alone = view[EXPERTS].unset & view["model.moe_ffn_hidden_size"].is_set
     if mixed_passes:
-        alone = alone & ~view["model.moe_layer_freq"].test(_names_dense_layers)
+        alone = alone & ~view["model.moe_layer_freq"].test(has_dense_layers)
     return violated(
         alone,
         f"`moe_ffn_hidden_size` is {view['model.moe_ffn_hidden_size']} and there are no experts",
@@ -345,8 +345,3 @@ def paged_stash_needs_rank_capacity(view: View, stashed: tuple[str, ...]) -> Che
 def listed(value: Any) -> list[Any]:
     """A list as it is, one value as a list of one, unset as empty."""
     return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _names_dense_layers(freq: Any) -> bool:
-    pattern = layer_pattern(freq)
-    return 0 in pattern if isinstance(pattern, list) else isinstance(pattern, int) and pattern > 1

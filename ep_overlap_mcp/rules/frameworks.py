@@ -14,7 +14,7 @@ from ep_overlap_mcp.rules.engine import (
     rule,
     violated,
 )
-from ep_overlap_mcp.rules.environment import HELPER
+from ep_overlap_mcp.rules.environment import HELPER, splits_layers
 from ep_overlap_mcp.rules.sources import bridge_setup, megatron_bridge
 from ep_overlap_mcp.rules.truth import Truth, truth
 from ep_overlap_mcp.settings.request import BRIDGE_SWITCH, MODEL_SWITCH
@@ -118,12 +118,11 @@ def harness_false_sets_one_connection(view: View) -> Check:
 
     Fix: `env_vars.CUDA_DEVICE_MAX_CONNECTIONS=32`.
     """
-    split = (view["model.tensor_model_parallel_size"] > 1) | (view["model.context_parallel_size"] > 1)
     kept = ~view.written("env.CUDA_DEVICE_MAX_CONNECTIONS")
     return violated(
         (view[HARNESS] == False)  # noqa: E712
         & view.overlap
-        & split
+        & splits_layers(view)
         & kept
         & view.gpu_capability.test(lambda cc: cc[0] == 9),
         f"--moe_a2a_overlap false sets CUDA_DEVICE_MAX_CONNECTIONS=1 on {view.gpu_name}, though overlap is on",

@@ -15,7 +15,7 @@ from ep_overlap_mcp.rules.engine import (
 )
 from ep_overlap_mcp.rules.sources import megatron
 from ep_overlap_mcp.rules.truth import derived
-from ep_overlap_mcp.settings.moe_layers import layer_pattern, moe_layers
+from ep_overlap_mcp.settings.moe_layers import has_dense_layers, layer_pattern, moe_layers
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
@@ -76,7 +76,7 @@ def dense_layers_lose_overlap(view: View) -> Check:
     """
     freq = view[FREQ]
     return violated(
-        view.overlap & freq.test(_has_dense),
+        view.overlap & freq.test(has_dense_layers),
         f"`moe_layer_freq` {freq} leaves dense layers, which have no communication to hide",
     )
 
@@ -111,11 +111,6 @@ def moe_layer_pattern_fits(view: View) -> Check:
 def _ends_dense(freq: Any) -> bool:
     pattern = layer_pattern(freq)
     return isinstance(pattern, list) and bool(pattern) and pattern[-1] == 0
-
-
-def _has_dense(freq: Any) -> bool:
-    pattern = layer_pattern(freq)
-    return 0 in pattern if isinstance(pattern, list) else isinstance(pattern, int) and pattern > 1
 
 
 def _is_pattern(freq: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ep_overlap_mcp.rules.engine import ERROR, NOTED, core, put, rule, run_time, violated, violated_by
 from ep_overlap_mcp.rules.experts import EXPERTS, listed
 from ep_overlap_mcp.rules.sources import core_config, megatron
-from ep_overlap_mcp.rules.truth import derived
+from ep_overlap_mcp.rules.truth import FALSE, derived
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
@@ -84,15 +84,18 @@ def grouped_experts_exclude_fused_bias(view: View, *, any_bias: bool) -> Check:
     "EPO462",
     "legacy-grouped-experts-limits",
     ERROR,
-    enforced=[run_time("<0.17")],
+    enforced=[
+        run_time("<0.17", on=("megatron-core", "bridge"), latent=True),
+        run_time("<0.17", on=("megatron-lm",), latent=False),
+    ],
     source=[megatron("0.16.1", _EXPERTS, "82-110"), megatron("0.16.1", _EXPERTS, "225")],
     about=["model.moe_grouped_gemm"],
     unknown=NOTED,
     fixes=[_NO_BIAS, put(moe_use_legacy_grouped_gemm=False)],
 )
-def legacy_grouped_experts_limits(view: View) -> Check:
-    """What it checks: grouped GEMM without Transformer Engine's grouped layers, with bias, latent experts or without
-    bf16.
+def legacy_grouped_experts_limits(view: View, *, latent: bool) -> Check:
+    """What it checks: grouped GEMM without Transformer Engine's grouped layers, with bias or without bf16; where
+    `moe_use_legacy_grouped_gemm` asks for it also with latent experts, of which EPO451 tells in Megatron-LM.
 
     Why: the older grouped experts, which `moe_use_legacy_grouped_gemm` or a missing Transformer Engine chooses before
     0.17, assert these when the model is built and in the first step.
@@ -104,7 +107,10 @@ def legacy_grouped_experts_limits(view: View) -> Check:
     return violated_by(
         [
             (view[BIAS].on, "the legacy grouped experts know no bias and `add_bias_linear` is on"),
-            (view[LATENT].is_set, f"the legacy grouped experts know no `moe_latent_size` ({view[LATENT]})"),
+            (
+                view[LATENT].is_set & view["model.moe_use_legacy_grouped_gemm"].on if latent else FALSE,
+                f"the legacy grouped experts know no `moe_latent_size` ({view[LATENT]})",
+            ),
             (view["model.bf16"].off, "the legacy grouped experts run in bf16 only"),
         ],
         when=view[EXPERTS].is_set & view["model.moe_grouped_gemm"].on & _legacy_groups(view),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ep_overlap_mcp.rules.engine import ERROR, NOTED, Fix, bridge, core, put, put_paths, rule, run_time, violated
-from ep_overlap_mcp.rules.recompute import recomputes_modules
+from ep_overlap_mcp.rules.engine import ERROR, NOTED, Fix, bridge, core, put, rule, run_time, violated
 from ep_overlap_mcp.rules.remedies import (
     add_virtual_stages,
-    drop_moe_recompute,
     drop_shared_expert_overlap,
     even_virtual_stages,
     many_virtual_stages,
@@ -17,14 +15,13 @@ from ep_overlap_mcp.rules.remedies import (
     spread_experts,
 )
 from ep_overlap_mcp.rules.sources import bridge_setup, core_config, megatron, megatron_bridge
-from ep_overlap_mcp.rules.truth import TRUE, any_of
+from ep_overlap_mcp.rules.truth import any_of
 from ep_overlap_mcp.settings.request import BRIDGE_SWITCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ep_overlap_mcp.rules.engine import Check
-    from ep_overlap_mcp.rules.truth import Truth
     from ep_overlap_mcp.rules.view import View
 
 VPP = "model.virtual_pipeline_model_parallel_size"
@@ -171,128 +168,6 @@ def _works_out(view: View) -> str:
 
 
 @rule(
-    "EPO105",
-    "no-full-recompute",
-    ERROR,
-    enforced=[core(">=0.14,!dev"), bridge(), core("dev", replayed=True)],
-    source=[core_config("0.16.1", "1871-1873"), core_config("dev", "3398-3443"), bridge_setup("main", "499-501")],
-    fixes=[
-        put(recompute_granularity=None, gives_up="activation memory: nothing is recomputed any more"),
-        put(
-            recompute_granularity="selective",
-            recompute_method=None,
-            recompute_num_layers=None,
-            gives_up="activation memory: only the named modules are recomputed",
-        ),
-    ],
-)
-def no_full_recompute(view: View, *, replayed: bool = False) -> Check:
-    """What it checks: EP overlap is on with `recompute_granularity=full`.
-
-    Why: full recompute runs a layer's forward inside its backward; the combined schedule has taken the layer apart.
-    Megatron-LM's dev branch replays whole layers instead, and then refuses dropout, `distribute_saved_activations`,
-    FP8 with delayed scaling, and MTP under `uniform` with more than one layer a segment.
-
-    Example: `--recompute-granularity full --recompute-method uniform --recompute-num-layers 1`
-
-    Fix: drop full recompute, or recompute modules (`recompute_granularity=selective`). Both need more memory.
-    """
-    granularity = view["model.recompute_granularity"]
-    refused = _not_replayed(view) if replayed else TRUE
-    limits = " and a replay that dev refuses (dropout, FP8 delayed scaling, MTP segments, sharded saves)"
-    return violated(
-        view.overlap & (granularity == "full") & refused,
-        f"`recompute_granularity` is {granularity}{limits if replayed else ''}; EP overlap excludes it",
-        expected="recompute_granularity unset or selective",
-    )
-
-
-@rule(
-    "EPO106",
-    "no-recompute-method",
-    ERROR,
-    enforced=[core(">=0.14,!dev"), bridge(), core("dev", but_full=True)],
-    source=[core_config("0.16.1", "1874-1876"), core_config("dev", "3444-3447"), bridge_setup("main", "502-504")],
-    fixes=[put(recompute_method=None)],
-)
-def no_recompute_method(view: View, *, but_full: bool = False) -> Check:
-    """What it checks: EP overlap is on with `recompute_method` set, whatever the granularity.
-
-    Why: the method belongs to full recompute, which EP overlap excludes; Megatron-Core asserts that it is unset even
-    where it would have no effect. The dev branch looks at it only without full recompute.
-
-    Example: `--overlap-moe-expert-parallel-comm --recompute-method uniform`
-
-    Fix: remove `recompute_method`.
-    """
-    method, granularity = view["model.recompute_method"], view["model.recompute_granularity"]
-    looked_at = granularity != "full" if but_full else TRUE
-    return violated(
-        view.overlap & method.is_set & looked_at,
-        f"`recompute_method` is {method}; EP overlap needs it unset",
-        expected="recompute_method unset",
-    )
-
-
-@rule(
-    "EPO107",
-    "no-recompute-num-layers",
-    ERROR,
-    enforced=[core(">=0.14,!dev"), bridge(), core("dev", but_full=True)],
-    source=[
-        core_config("0.16.1", "1877-1879"),
-        core_config("0.16.1", "1179-1185"),
-        core_config("dev", "3448-3451"),
-        bridge_setup("main", "505-507"),
-    ],
-    fixes=[put(recompute_num_layers=None)],
-)
-def no_recompute_num_layers(view: View, *, but_full: bool = False) -> Check:
-    """What it checks: `recompute_num_layers` is set with EP overlap, or with selective recompute.
-
-    Why: the number belongs to full recompute. Megatron-Core asserts that it is unset with EP overlap, and raises
-    ValueError with `recompute_granularity=selective`, overlap or not.
-
-    Example: `--recompute-granularity selective --recompute-num-layers 1`
-
-    Fix: remove `recompute_num_layers`.
-    """
-    number, granularity = view["model.recompute_num_layers"], view["model.recompute_granularity"]
-    looked_at = granularity != "full" if but_full else TRUE
-    return violated(
-        number.is_set & ((view.overlap & looked_at) | recomputes_modules(view)),
-        f"`recompute_num_layers` is {number} with `recompute_granularity` {granularity}; it must be unset",
-        expected="recompute_num_layers unset",
-    )
-
-
-@rule(
-    "EPO108",
-    "no-moe-in-recompute-modules",
-    ERROR,
-    enforced=[core(">=0.17.0rc0"), bridge(">=0.6")],
-    source=[core_config("main", "3030-3032"), bridge_setup("main", "508-512")],
-    fixes=[drop_moe_recompute()],
-)
-def no_moe_in_recompute_modules(view: View) -> Check:
-    """What it checks: EP overlap is on with `moe` among `recompute_modules`, whatever the granularity.
-
-    Why: recomputing the MoE layer would run dispatch and combine again in the backward, outside the schedule. Core
-    0.17 and later assert it. Earlier releases accept it and recompute nothing. `moe_act` is another module and fine.
-
-    Example: `--recompute-granularity selective --recompute-modules moe`
-
-    Fix: drop `moe`; `moe_act` and `layernorm` save some of the memory.
-    """
-    modules, old_flag = view["model.recompute_modules"], view["model.moe_layer_recompute"]
-    return violated(
-        view.overlap & (modules.has("moe") | old_flag.on),
-        f"`recompute_modules` is {modules}; EP overlap excludes moe",
-        expected="no moe in recompute_modules",
-    )
-
-
-@rule(
     "EPO109",
     "needs-half-precision",
     ERROR,
@@ -409,13 +284,14 @@ def only_gpt_models_overlap(view: View) -> Check:
         megatron("0.16.1", "core/pipeline_parallel/combined_1f1b.py", "341-350"),
         megatron_bridge("main", "training/megatron_mimo_step.py", "149-160"),
     ],
-    fixes=[put_paths({"bridge.forward_step": "gpt_step"}, gives_up="the inputs that the other step feeds")],
+    fixes=[Fix(lambda view: _gpt_step(view), safe=False, gives_up="the inputs that the other step feeds")],  # noqa: PLW0108
 )
 def forward_step_must_return_plan(view: View) -> Check:
     """What it checks: EP overlap is on with a forward step that cannot return a schedule plan.
 
     Why: the schedule calls the step with `return_schedule_plan=True` and asserts that a plan comes back. Bridge's
-    MIMO, audio, omni and vision-language steps do not return one.
+    MIMO, audio, omni and vision-language steps do not return one; nor do those of Megatron-LM's `train_rl.py`,
+    `examples/multimodal/train.py`, `examples/mimo/train.py` and `examples/post_training/modelopt/finetune.py`.
 
     Example: `--step_func vlm_step` with `comm_overlap.overlap_moe_expert_parallel_comm=true`
 
@@ -482,7 +358,9 @@ def dispatch_backward_wgrad_excludes_overlap(view: View) -> Check:
 
 _LEGACY = "args.use_legacy_models"
 _HYBRID = ("model.is_hybrid_model", "model.hybrid_layer_pattern", "model.hybrid_override_pattern")
-_STEPS_WITHOUT_PLAN = ("mimo", "audio_lm", "omni", "vlm", "llava", "qwen3_vl", "step37")
+_STEPS_WITHOUT_PLAN = (
+    "mimo", "audio_lm", "omni", "vlm", "llava", "qwen3_vl", "step37", "train_rl", "multimodal", "modelopt",
+)  # fmt: skip
 _MODELS_WITHOUT_PLAN = ("mamba", "hybrid", "t5", "bert", "llava", "vlm", "vision", "mimo", "omni")
 
 
@@ -495,6 +373,12 @@ def _returns_no_plan(step: Any) -> bool:
     return any(kind in str(step).lower() for kind in _STEPS_WITHOUT_PLAN)
 
 
+def _gpt_step(view: View) -> Iterable[Mapping[str, str]]:
+    """A step that can be named; a program of Megatron-LM is its own."""
+    if view.framework != "megatron-lm":
+        yield {"bridge.forward_step": "gpt_step"}
+
+
 def _no_legacy_models(view: View) -> Iterable[Mapping[str, bool]]:
     if view.effective[_LEGACY].value is True:
         yield {_LEGACY: False}
@@ -505,12 +389,3 @@ def _named(view: View) -> str:
     if provider.known and provider.raw:
         return f"`{provider}`"
     return "a legacy class" if view[_LEGACY].on.value else "hybrid"
-
-
-def _not_replayed(view: View) -> Truth:
-    """What dev's replay of a whole layer refuses."""
-    dropout = (view["model.attention_dropout"] != 0) | (view["model.hidden_dropout"] != 0)
-    delayed = view["model.fp8"].on & (view["model.fp8_recipe"] == "delayed")
-    uniform = view["model.recompute_method"] == "uniform"
-    segments = view["model.mtp_num_layers"].on & uniform & (view["model.recompute_num_layers"] != 1)
-    return view["model.distribute_saved_activations"].on | dropout | delayed | segments

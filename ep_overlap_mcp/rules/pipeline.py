@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PP = "model.pipeline_model_parallel_size"
 VPP = "model.virtual_pipeline_model_parallel_size"
 GROUP = "model.microbatch_group_size_per_vp_stage"
+DIVIDING_STAGES = Fix(lambda view: [{VPP: stages} for stages in virtual_stage_options(view)])
 
 
 def overlapped_pairs(microbatches: int, pp: int, vpp: int, group: int) -> tuple[int, ...]:
@@ -82,7 +83,7 @@ def virtual_stages_need_pipeline(view: View) -> Check:
     WARNING,
     enforced=[evidence(">=0.14", on=("megatron-core", "bridge"))],
     source=megatron("0.16.1", "core/pipeline_parallel/schedules.py", "1322"),
-    fixes=[Fix(lambda view: [{VPP: stages} for stages in virtual_stage_options(view)])],
+    fixes=[DIVIDING_STAGES],
 )
 def single_virtual_stage(view: View) -> Check:
     """What it checks: EP overlap with a pipeline of one virtual stage a rank.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ep_overlap_mcp.rules.engine import ERROR, INFO, WARNING, evidence, megatron_lm, rule, undecided, violated
 from ep_overlap_mcp.rules.sources import arguments
 from ep_overlap_mcp.rules.truth import FALSE, Truth, truth
-from ep_overlap_mcp.settings.fields import field_table
+from ep_overlap_mcp.settings.fields import absent_from, deprecated_in, field_table
 from ep_overlap_mcp.stack import CORE_RELEASES
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from ep_overlap_mcp.rules.engine import Check
     from ep_overlap_mcp.rules.view import View
-    from ep_overlap_mcp.settings.setting import Setting
     from ep_overlap_mcp.sources.reading import Omission
 
 FIELDS = "ep-overlap-mcp:ep_overlap_mcp/settings/fields.json"
@@ -34,7 +33,10 @@ def setting_unknown_to_version(view: View) -> Check:
 
     Fix: remove the setting, use its name in that release, or run the release that has it.
     """
-    strange = [s for s in _written(view) if not _exists(view, s.path)]
+    absent = absent_from(view.release, command_line=view.framework == "megatron-lm")
+    strange = [s for s in view.request.written if s.path in absent]
+    if strange and not all(reading.strict for reading in view.request.readings):
+        strange = [s for s in strange if not s.path.startswith("args.")]  # launchers may take what Megatron-LM does not
     release = view.release.core.label
     return violated(
         truth(bool(strange)),
@@ -69,8 +71,8 @@ def duplicate_setting_last_wins(view: View) -> Check:
 
     Fix: keep the value that is meant.
     """
-    twice = [s for s in _written(view) if any(e.value != s.value and e.written for e in s.earlier)]
-    twice = [s for s in twice if s.origin.kind == "explicit"]
+    again = [s for s in view.request.written if s.earlier and s.origin.kind == "explicit"]
+    twice = [s for s in again if any(e.value != s.value and e.written for e in s.earlier)]
     return violated(
         truth(bool(twice)),
         f"written more than once, the last counts: {_listed((f'{s.path}={s.value}', s.origin) for s in twice)}",
@@ -88,7 +90,7 @@ def deprecated_name(view: View) -> Check:
 
     Fix: use the newer name.
     """
-    old = [s for s in _written(view) if _deprecated(view, s.path)]
+    old = [s for s in view.request.written if s.path in deprecated_in(view.release.core)]
     return violated(
         truth(bool(old)),
         "deprecated: " + _listed((f"{s.path} (use {field_table()[s.path].use})", s.origin) for s in old),
@@ -244,8 +246,7 @@ def value_unknown_to_version(view: View) -> Check:
     Fix: one of the values that the message names, or the release that has it.
     """
     core = view.release.core
-    rows = [(s, field_table().get(s.path)) for s in _written(view) if s.known]
-    refused = [(s, row, item) for s, row in rows if row for item in row.refused_choices(s.value, core)]
+    refused = list(view.request.refused_choices(core))
     return violated(
         truth(bool(refused)),
         f"not among the choices of Megatron-LM {core.label}: "
@@ -296,6 +297,26 @@ _REQUIRED: Final = {
 _SAY_THE_REST: Final = ("args.use_checkpoint_args", "args.yaml_cfg")  # the checkpoint, or a file
 
 
+@rule("EPO816", "patch-release-known-to-the-rules", INFO, enforced=[evidence()], source=RELEASES)
+def patch_release_known_to_the_rules(view: View) -> Check:
+    """What it checks: the release is of a later patch version than any of its minor version that the rules were read
+    from, or there is no such release.
+
+    Why: it is judged like the last patch version that was read. Patches seldom change what is checked.
+
+    Example: `--stack megatron-lm==0.16.9`, where 0.16.1 is the last 0.16 that was read
+
+    Fix: write the release that runs; `--python PATH` asks the Megatron that is installed there.
+    """
+    unread = view.release.unread_patches
+    return violated(
+        truth(bool(unread)),
+        f"no release that the rules were read from: {', '.join(unread)}; see that it exists",
+        expected="a release that was read, or the installed Megatron's word: --python PATH",
+        settings=[],
+    )
+
+
 def _omissions(view: View, kind: str, note: str, expected: str) -> Check:
     found = [o for o in view.request.omissions if o.kind == kind]
     current = [o for o in found if o.path is None or not _settled_later(view, o)]
@@ -323,18 +344,6 @@ def _settled_later(view: View, omission: Omission) -> bool:
     )
 
 
-def _written(view: View) -> list[Setting]:
-    return [s for s in view.request.settings.values() if s.written]
-
-
-def _exists(view: View, path: str) -> bool:
-    """Whether the release knows a setting; launchers around Megatron-LM may take arguments that it has not."""
-    field = field_table().get(path)
-    if field is None or (path.startswith("args.") and not all(r.strict for r in view.request.readings)):
-        return True
-    return field.known_to(view.release, command_line=view.framework == "megatron-lm")
-
-
 def _with_releases(view: View, path: str) -> str:
     """A setting's name with the releases that have it, and its newer name where it has one."""
     field, name = field_table()[path], path.partition(".")[2]
@@ -342,12 +351,6 @@ def _with_releases(view: View, path: str) -> str:
     known = [release.label for release in CORE_RELEASES if field.exists_in(release, command_line=parsed)]
     spans = f"in {known[0]} to {known[-1]}" if len(known) > 1 else f"in {known[0]} only" if known else "in no release"
     return f"{name}, {spans}" + (f", now {field.use}" if field.use else "")
-
-
-def _deprecated(view: View, path: str) -> bool:
-    field = field_table().get(path)
-    since = field.deprecated_since if field else None
-    return since is not None and view.release.core.minor >= tuple(int(part) for part in since.split("."))
 
 
 def _listed(items: Iterable[tuple[str, object]], most: int = 5) -> str:

@@ -93,25 +93,22 @@ def probs_on_input_need_topk_1(view: View) -> Check:
     fixes=[put(moe_latent_size=None, gives_up="the latent projection of the experts: another model")],
 )
 def latent_experts_fit(view: View, *, old_gemm: bool) -> Check:
-    """What it checks: `moe_latent_size` that is not positive, in a model without experts, or, in 0.16, with the legacy
-    grouped GEMM.
+    """What it checks: `moe_latent_size` in a model without experts or, in 0.16, with the legacy grouped GEMM.
 
     Why: Megatron-LM asserts it.
 
-    Example: `--moe-latent-size 0`
+    Example: `--moe-latent-size 512 --moe-use-legacy-grouped-gemm`
 
-    Fix: leave it out, or give the model's size.
+    Fix: leave it out.
     """
-    size = view[LATENT]
     legacy = view["model.moe_use_legacy_grouped_gemm"].on if old_gemm else FALSE
     return violated_by(
         [
-            (size <= 0, f"`moe_latent_size` is {size}"),
             (view[EXPERTS].unset, "`moe_latent_size` is set and there are no experts"),
             (legacy, "`moe_latent_size` is set with `moe_use_legacy_grouped_gemm`"),
         ],
-        when=size.is_set,
-        expected="moe_latent_size > 0",
+        when=view[LATENT].is_set,
+        expected="moe_latent_size unset",
     )
 
 
@@ -144,7 +141,7 @@ def upcycling_needs_save(view: View) -> Check:
     "old-releases-train-experts-in-bf16",
     ERROR,
     enforced=[megatron_lm("<0.16")],
-    source=[arguments("0.14.0", "790-791"), arguments("0.14.0", "951-955"), arguments("0.15.3", "876-877")],
+    source=[arguments("0.14.0", "790-791"), arguments("0.14.0", "955-956"), arguments("0.15.3", "876-877")],
     about=["model.fp16", "model.moe_grouped_gemm"],
     fixes=[put(fp16=False, bf16=True, gives_up="fp16")],
 )

@@ -1,4 +1,4 @@
-"""EPO609-611, 613, 616, 621, 637, 638: sharded data parallelism, offloading and hybrid context parallelism."""
+"""EPO609-611, 613, 616, 621, 637, 638, 640: data parallelism, its sharding, offloading, hybrid context parallelism."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SCHEDULE = "core/pipeline_parallel/combined_1f1b.py"
     "torch-fsdp2-excludes-ep",
     ERROR,
     enforced=[megatron_lm()],
-    source=arguments("0.16.1", "605-611"),
+    source=arguments("0.16.1", "610-611"),
     fixes=[put_paths({"dist.use_torch_fsdp2": False}, gives_up="torch FSDP2")],
 )
 def torch_fsdp2_excludes_ep(view: View) -> Check:
@@ -284,6 +284,33 @@ def registered_buffers_exclude_expandable_segments(view: View, *, torch_lifts: b
         & allocator.test(lambda v: "expandable_segments:True" in str(v or "").split(",")),
         f"PYTORCH_CUDA_ALLOC_CONF is {allocator}, which `nccl_ub` does not go with",
         expected="nccl_ub = false, or no expandable segments",
+    )
+
+
+@rule(
+    "EPO640",
+    "per-token-loss-excludes-average-in-collective",
+    ERROR,
+    enforced=[run_time()],
+    source=megatron("0.16.1", "core/distributed/distributed_data_parallel.py", "254-257"),
+    about=["ddp.average_in_collective"],
+    unknown=NOTED,
+    fixes=[put_paths({"ddp.average_in_collective": False})],
+)
+def per_token_loss_excludes_average_in_collective(view: View) -> Check:
+    """What it checks: `average_in_collective` with `calculate_per_token_loss`.
+
+    Why: gradients are then divided by the tokens of all ranks, not averaged over ranks; Megatron's data parallelism
+    asserts it when the model is wrapped.
+
+    Example: `ddp.average_in_collective: true` with `calculate_per_token_loss: true`
+
+    Fix: `average_in_collective=false`.
+    """
+    return violated(
+        view["model.calculate_per_token_loss"].on & view["ddp.average_in_collective"].on,
+        "`average_in_collective` is on and the loss is computed per token",
+        expected="ddp.average_in_collective = false",
     )
 
 

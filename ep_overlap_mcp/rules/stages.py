@@ -19,11 +19,10 @@ from ep_overlap_mcp.rules.engine import (
     violated,
     violated_by,
 )
-from ep_overlap_mcp.rules.pipeline import PP, VPP
+from ep_overlap_mcp.rules.pipeline import DIVIDING_STAGES, PP, VPP
 from ep_overlap_mcp.rules.sources import arguments, core_config, megatron
 from ep_overlap_mcp.rules.truth import derived
 from ep_overlap_mcp.rules.uneven_stages import LAYERS, LAYOUT, accounted, uneven
-from ep_overlap_mcp.rules.virtual_stages import virtual_stage_options
 from ep_overlap_mcp.settings.layout import mtp_faults, parse_layout, stage_faults
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ _LAYOUT_FILE = "core/transformer/pipeline_parallel_layer_layout.py"
     ],
     unknown=NOTED,
     fixes=[
-        Fix(lambda view: [{VPP: stages} for stages in virtual_stage_options(view)]),
+        DIVIDING_STAGES,
         Fix(lambda view: [{VPP: None}] if (view["model.num_layers"] % view[PP] == 0).value else []),
     ],
 )

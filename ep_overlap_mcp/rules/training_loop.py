@@ -1,4 +1,4 @@
-"""EPO533-537, 539-541, 912-916, 922: batch sizes, sequence lengths, iterations and data, as Megatron-LM has them."""
+"""EPO534, 536, 537, 540, 541, 912-916, 922: sequence lengths, iterations and data, as Megatron-LM has them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ep_overlap_mcp.rules.engine import (
     put,
     put_paths,
     rule,
-    run_time,
     violated,
     violated_by,
 )
-from ep_overlap_mcp.rules.sources import arguments, megatron, megatron_bridge
+from ep_overlap_mcp.rules.sizes import GLOBAL, MICRO
+from ep_overlap_mcp.rules.sources import arguments, megatron_bridge
 from ep_overlap_mcp.rules.truth import FALSE, any_of, derived
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.rules.truth import Truth
     from ep_overlap_mcp.rules.view import View
 
-MICRO, GLOBAL = "train.micro_batch_size", "train.global_batch_size"
 LENGTH, POSITIONS = "model.seq_length", "args.max_position_embeddings"
 CP, LEVELS, COMM = "model.context_parallel_size", "model.hierarchical_context_parallel_sizes", "model.cp_comm_type"
 ITERATIONS, SAMPLES = "args.train_iters", "args.train_samples"
@@ -36,51 +35,7 @@ SPLITS = ("args.train_data_path", "args.valid_data_path", "args.test_data_path")
 _OF_ARGUMENTS = ("args.eval_micro_batch_size", "args.eval_global_batch_size")
 _OF_BRIDGE = ("validation.eval_micro_batch_size", "validation.eval_global_batch_size")
 STYLE, DECAYS = "args.weight_decay_incr_style", ("args.start_weight_decay", "args.end_weight_decay")
-
-
-_SIZES = tuple(
-    f"model.{name}"
-    for name in (
-        "tensor_model_parallel_size",
-        "pipeline_model_parallel_size",
-        "context_parallel_size",
-        "expert_model_parallel_size",
-        "num_layers",
-        "num_attention_heads",
-        "num_layers_per_virtual_pipeline_stage",
-    )
-)
-
 _RETIRED = ("args.batch_size", "args.warmup", "args.model_parallel_size", "args.checkpoint_activations")
-
-
-@rule(
-    "EPO533",
-    "batches-positive",
-    ERROR,
-    enforced=[run_time(), megatron_lm()],
-    source=[arguments("0.16.1", "494-500"), megatron("0.16.1", "core/num_microbatches_calculator.py", "338-350")],
-    unknown=NOTED,
-    about=[MICRO, GLOBAL],
-    fixes=[put_paths({MICRO: 1, GLOBAL: None}, gives_up="the batch sizes, which are yours to choose")],
-)
-def batches_positive(view: View) -> Check:
-    """What it checks: a micro batch or a global batch of nothing.
-
-    Why: Megatron-LM asserts it, without a text.
-
-    Example: `--micro-batch-size 0`
-
-    Fix: a positive size.
-    """
-    micro, whole = view[MICRO], view[GLOBAL]
-    return violated_by(
-        [
-            (micro <= 0, f"`micro_batch_size` is {micro}"),
-            (whole <= 0, f"`global_batch_size` is {whole}"),
-        ],
-        expected="micro_batch_size > 0, global_batch_size > 0",
-    )
 
 
 @rule(
@@ -107,32 +62,6 @@ def positions_cover_sequence(view: View) -> Check:
         positions < length,
         f"`max_position_embeddings` {positions} is below the sequence length {length}",
         expected="max_position_embeddings >= seq_length",
-    )
-
-
-@rule(
-    "EPO535",
-    "hidden-size-divides-by-heads",
-    ERROR,
-    enforced=[megatron_lm()],
-    source=arguments("0.16.1", "813-815"),
-    unknown=NOTED,
-    about=["model.hidden_size", "model.num_attention_heads"],
-)
-def hidden_size_divides_by_heads(view: View) -> Check:
-    """What it checks: a hidden size that is no multiple of the attention heads, without `kv_channels`.
-
-    Why: the width of a head is their quotient; Megatron-LM asserts it, without a text.
-
-    Example: `--hidden-size 1024 --num-attention-heads 6`
-
-    Fix: other heads, or `--kv-channels`.
-    """
-    width, heads = view["model.hidden_size"], view["model.num_attention_heads"]
-    return violated(
-        (width % heads > 0) & view["model.kv_channels"].unset,
-        f"hidden size {width} does not divide over {heads} attention heads, and `kv_channels` is not set",
-        expected="hidden_size % num_attention_heads = 0",
     )
 
 
@@ -377,31 +306,6 @@ def intervals_fit(view: View) -> Check:
 
 
 @rule(
-    "EPO539",
-    "sizes-positive",
-    ERROR,
-    enforced=[run_time()],
-    source=[arguments("0.16.1", "314-320"), megatron("0.16.1", "core/parallel_state.py", "736-745")],
-    unknown=NOTED,
-    about=_SIZES,
-    fixes=[Fix(lambda view: _of_one(view), safe=False, gives_up="the size, which is yours to choose")],  # noqa: PLW0108
-)
-def sizes_positive(view: View) -> Check:
-    """What it checks: a parallel size, a number of layers, heads or layers a virtual stage below 1.
-
-    Why: they divide ranks, layers and heads; the run ends in ZeroDivisionError.
-
-    Example: `--context-parallel-size 0`
-
-    Fix: 1, or leave it out.
-    """
-    return violated_by(
-        [(view.written(path) & (view[path] <= 0), f"`{path.partition('.')[2]}` is {view[path]}") for path in _SIZES],
-        expected="1 or more",
-    )
-
-
-@rule(
     "EPO540",
     "evaluation-batch-divides",
     ERROR,
@@ -511,13 +415,6 @@ def _as_long(view: View) -> Iterable[Mapping[str, int]]:
     """As many positions as the sequence is long."""
     if (length := view.effective[LENGTH].value) and isinstance(length, int):
         yield {POSITIONS: length}
-
-
-def _of_one(view: View) -> Iterable[Mapping[str, int | None]]:
-    """The parallel sizes that are no size at 1; a model of no layers has no remedy."""
-    below = [path for path in _SIZES if isinstance(size := view.effective[path].value, int) and size <= 0]
-    if below and all(path.endswith("parallel_size") for path in below):
-        yield dict.fromkeys(below, 1)
 
 
 def _in_one_measure(view: View) -> Iterable[Mapping[str, None]]:

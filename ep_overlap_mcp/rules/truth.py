@@ -14,8 +14,6 @@ from packaging.version import Version
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ep_overlap_mcp.settings.setting import Origin
-
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
@@ -90,15 +88,12 @@ class Value:
     holds for it; arithmetic with it gives None.
     """
 
-    __slots__ = ("known", "needs", "origin", "raw")
+    __slots__ = ("known", "needs", "raw")
 
-    def __init__(
-        self, raw: Any, *, known: bool = True, needs: frozenset[str] = _NOTHING, origin: Origin | None = None
-    ) -> None:
+    def __init__(self, raw: Any, *, known: bool = True, needs: frozenset[str] = _NOTHING) -> None:
         self.raw = raw
         self.known = known
         self.needs = needs
-        self.origin = origin
 
     def __str__(self) -> str:
         if not self.known:
@@ -163,7 +158,7 @@ class Value:
 
     def otherwise(self, default: Any) -> Value:
         """The value, or the default where the field is left unset."""
-        return Value(default, origin=self.origin) if self.known and self.raw is None else self
+        return Value(default) if self.known and self.raw is None else self
 
     def __add__(self, other: Value | int) -> Value:
         return derived(lambda a, b: a + b, self, other)

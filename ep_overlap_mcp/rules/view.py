@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from ep_overlap_mcp.hardware import find_gpu
-from ep_overlap_mcp.rules.truth import FALSE, Truth, Value, VersionValue, derived, truth
+from ep_overlap_mcp.rules.truth import FALSE, TRUE, Truth, Value, VersionValue, all_of, derived, truth
 from ep_overlap_mcp.settings.effective import Effective
 from ep_overlap_mcp.settings.request import BRIDGE_DELAY, BRIDGE_SWITCH, MODEL_DELAY, MODEL_SWITCH
 
@@ -17,55 +17,100 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.settings.setting import Setting
     from ep_overlap_mcp.stack import Framework, Release
 
+# What a rule looked at: an effective setting by its path, or a path with how it was looked at. `aside` is an effective
+# setting that a finding does not show, `told` whether it is stated or has its default.
+Look = str | tuple[Literal["requested", "written", "told", "aside", "everything"], str]
+Sights = tuple[tuple[Look, "Value | Truth"], ...]
+EVERYTHING: Final[Look] = ("everything", "")
 _GRAPH_MODULES = ("model.cuda_graph_modules", "model.cuda_graph_scope")
 
 
 class View:
     """Reads go through `view[path]` (effective), `view.requested(path)` (as asked for) and the properties below.
 
-    Every read is recorded in `reads`, so that a finding shows its settings and an undecided rule what it needs.
+    Every look is recorded, so that a finding shows its settings, an undecided rule what it needs, and a rule that was
+    met is met again without running where it would see the same.
     """
 
     def __init__(self, request: Request, release: Release) -> None:
-        self.request = request
+        self.framework: Framework = request.framework
         self.release = release
-        self.effective = Effective(request, release)
-        self.reads: dict[str, Setting] = {}
-        self._seen: dict[str, tuple[Setting, Value]] = {}
+        self.looks: dict[Look, Value | Truth] = {}
+        self._request = request
+        self._effective = Effective(request, release)
+        self._seen: dict[Look, Value | Truth] = {}
 
     def __getitem__(self, path: str) -> Value:
         """The effective value of a canonical path."""
-        seen = self._seen.get(path)
-        if seen is None:
-            setting = self.effective[path]
-            seen = self._seen[path] = (setting, _value(setting))
-        self.reads[path] = seen[0]
-        return seen[1]
+        value = self._seen.get(path)
+        if value is None:
+            value = self._seen[path] = _value(self._effective[path])
+        self.looks[path] = value
+        return cast("Value", value)
 
     def requested(self, path: str) -> Value:
         """The value as the text or the release's default has it, before any layer of the stack writes over it."""
-        self.reads.setdefault(path, self.effective.requested(path))
-        return _value(self.effective.requested(path))
+        return cast("Value", self._look(("requested", path)))
 
     def written(self, path: str) -> Truth:
         """Whether the text or the caller states the setting at all."""
-        setting = self.request.settings.get(path)
-        if setting is not None:
-            self.reads.setdefault(path, setting)
-        return truth(setting is not None and setting.written)
+        return cast("Truth", self._look(("written", path)))
 
     def tells(self, *paths: str) -> Truth:
         """Whether all of the settings are stated, or the text is complete, so that their defaults count."""
-        return truth(self.request.complete or all(self.states((path,)) for path in paths))
+        return all_of(cast("Truth", self._look(("told", path))) for path in paths)
+
+    @property
+    def complete(self) -> Truth:
+        """Whether what the text does not state has its default."""
+        return cast("Truth", self._look(("told", "")))
 
     def states(self, paths: Iterable[str]) -> bool:
         """Whether the text, the caller or a proposal states one of the settings, be its value known or not."""
-        return any(self.request.settings.get(path) is not None for path in paths)
+        settings = self._request.settings
+        return any(path in settings for path in paths)
 
     @property
-    def framework(self) -> Framework:
-        """megatron-core, megatron-lm or bridge."""
-        return self.request.framework
+    def request(self) -> Request:
+        """The whole request: a rule that looks at it is asked every time."""
+        self.looks[EVERYTHING] = TRUE
+        return self._request
+
+    @property
+    def effective(self) -> Effective:
+        """All effective settings: a rule that looks at them is asked every time."""
+        self.looks[EVERYTHING] = TRUE
+        return self._effective
+
+    def begin(self) -> None:
+        """Forget what was looked at: the next rule looks."""
+        self.looks = {}
+
+    def shows_again(self, sights: Sights) -> bool:
+        """Whether a rule that saw this would see the same here, and so come to the same outcome where it is met."""
+        for look, before in sights:
+            now = self._seen.get(look)
+            if now is None:
+                now = self._seen[look] = self._sight(look)
+            if now is before:
+                continue
+            if not _same(now, before):
+                return False
+            self._seen[look] = before  # one object for what is the same: the next rule sees it at a glance
+        return True
+
+    @property
+    def reads(self) -> dict[str, Setting]:
+        """The settings behind what the rule looked at, in that order; where it saw both, the effective one."""
+        shown: dict[str, Setting] = {}
+        for look in self.looks:
+            if isinstance(look, str):
+                shown[look] = self._effective[look]
+            elif look[0] == "requested":
+                shown.setdefault(look[1], self._effective.requested(look[1]))
+            elif look[0] == "written" and (stated := self._request.settings.get(look[1])) is not None:
+                shown.setdefault(look[1], stated)
+        return shown
 
     @property
     def overlap(self) -> Truth:
@@ -94,15 +139,14 @@ class View:
 
     def version(self, component: str) -> VersionValue:
         """The version of `torch`, `transformer_engine`, `deep_ep` or `nvshmem`."""
-        setting = self.effective[f"runtime.{component}"]
-        self.reads[setting.path] = setting
-        return VersionValue(setting.value, known=setting.known, needs=setting.needs, origin=setting.origin)
+        installed = self[f"runtime.{component}"]
+        return VersionValue(installed.raw, known=installed.known, needs=installed.needs)
 
     @property
     def graph_modules(self) -> Value:
         """Modules inside the CUDA graph, under the name that the release and the text use."""
         for path in _GRAPH_MODULES:
-            if self.effective[path].value is None:
+            if cast("Value", self._look(("aside", path))).unset.value:
                 continue
             if path == _GRAPH_MODULES[0] and self.release.core.minor < (0, 18):
                 continue
@@ -167,6 +211,26 @@ class View:
             derived(int, self["model.sequence_parallel"]),
         )
 
+    def _look(self, look: Look) -> Value | Truth:
+        found = self._seen.get(look)
+        if found is None:
+            found = self._seen[look] = self._sight(look)
+        self.looks[look] = found
+        return found
+
+    def _sight(self, look: Look) -> Value | Truth:
+        if isinstance(look, str):
+            return _value(self._effective[look])
+        kind, path = look
+        if kind == "requested":
+            return _value(self._effective.requested(path))
+        if kind == "aside":
+            return _value(self._effective[path])
+        if kind == "told":
+            return truth(self._request.complete or path in self._request.settings)
+        stated = self._request.settings.get(path)
+        return truth(stated is not None and stated.written)
+
     def _any_requested(self, *paths: str) -> Truth:
         outcome = FALSE
         for path in paths:
@@ -183,10 +247,22 @@ class View:
         return Value(getattr(gpu, attribute))
 
 
+def path_of(look: Look) -> str:
+    """The path that was looked at; that of EVERYTHING is empty."""
+    return look if isinstance(look, str) else look[1]
+
+
 def _value(setting: Setting) -> Value:
-    return Value(
-        setting.value if setting.known else None,
-        known=setting.known,
-        needs=setting.needs,
-        origin=setting.origin,
-    )
+    known = setting.known
+    return Value(setting.value if known else None, known=known, needs=setting.needs)
+
+
+def _same(now: Value | Truth, before: Value | Truth) -> bool:
+    """Whether no rule can tell two sights apart."""
+    if isinstance(now, Truth) or isinstance(before, Truth):
+        return now is before
+    if now.known is not before.known or now.needs != before.needs or type(now.raw) is not type(before.raw):
+        return False
+    if isinstance(now.raw, (list, dict)):
+        return repr(now.raw) == repr(before.raw)  # as `[1] == [True]`
+    return bool(now.raw == before.raw)

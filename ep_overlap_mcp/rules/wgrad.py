@@ -244,7 +244,7 @@ def te_graph_with_delayed_wgrad_needs_te_2_10(view: View) -> Check:
     ERROR,
     enforced=[run_time(">=0.14")],
     source=[
-        megatron("0.16.1", "core/extensions/transformer_engine.py", "779-800"),
+        megatron("0.16.1", "core/extensions/transformer_engine.py", "781-800"),
         "NVIDIA/TransformerEngine@v2.12:transformer_engine/pytorch/module/_common.py:206-207",
     ],
     fixes=[put(tp_comm_bulk_wgrad=False), no_delayed_wgrad()],
@@ -392,7 +392,7 @@ def delayed_wgrad_with_fp8_bias(view: View) -> Check:
     ERROR,
     enforced=[run_time(on=("megatron-lm", "bridge"))],
     unknown=NOTED,
-    source=megatron("0.16.1", "core/models/gpt/gpt_layer_specs.py", "211-223"),
+    source=megatron("0.16.1", "core/models/gpt/gpt_layer_specs.py", "222-223"),
 )
 def transformer_engine_layers_need_te(view: View) -> Check:
     """What it checks: `transformer_impl` is `transformer_engine`, the default, and Transformer Engine is absent.

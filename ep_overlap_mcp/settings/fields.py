@@ -300,6 +300,26 @@ def field_table() -> FieldTable:
     return FieldTable(json.loads((Path(__file__).parent / "fields.json").read_text(encoding="utf-8")))
 
 
+@lru_cache(maxsize=64)
+def absent_from(release: Release, *, command_line: bool = False) -> frozenset[str]:
+    """The paths that this release of megatron-core and Bridge, or its Megatron-LM's parser, does not know."""
+    fields = field_table().by_path.values()
+    return frozenset(field.path for field in fields if not field.known_to(release, command_line=command_line))
+
+
+@lru_cache(maxsize=1)
+def fields_with_changing_choices() -> dict[str, Field]:
+    """The fields of which Megatron-LM's parser takes other values in other releases, by path."""
+    return {path: field for path, field in field_table().by_path.items() if field.choices_since or field.choices_until}
+
+
+@lru_cache(maxsize=64)
+def deprecated_in(core: Core) -> frozenset[str]:
+    """The paths that are deprecated in this release."""
+    old = [field for field in field_table().by_path.values() if field.deprecated_since]
+    return frozenset(field.path for field in old if core.minor >= _minor(field.deprecated_since or ""))
+
+
 def _field(row: Mapping[str, Any]) -> Field:
     deprecated = row.get("deprecated", {})
     return Field(

@@ -1,7 +1,7 @@
 """What Megatron-LM's argument handling writes before core sees the configuration.
 
 Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py:430-456, 500-560, 573-590, 910-914, 965-966,
-1326, 1332-1345 and `core_transformer_config_from_args`; the same logic at core_v0.14.0 to main.
+1326, 1332-1351 and `core_transformer_config_from_args`; the same logic at core_v0.14.0 to main.
 """
 
 from __future__ import annotations
@@ -15,11 +15,35 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.settings.effective import Effective
 
 _PER_STAGE = "model.num_layers_per_virtual_pipeline_stage"
+_DISPATCHER = "model.moe_token_dispatcher_type"
 _PER_RANK = "model.num_virtual_stages_per_pipeline_rank"
+
+
+# What `--use-checkpoint-args` takes from the checkpoint over the parser's default, by the release that began it
+# (NVIDIA/Megatron-LM@core_v0.19.0 megatron/training/checkpointing.py:1894-1981, and the same function of the others).
+_FROM_CHECKPOINT = {
+    (0, 14): (
+        "num_layers", "hidden_size", "ffn_hidden_size", "seq_length", "num_attention_heads", "num_query_groups",
+        "kv_channels", "position_embedding_type", "rotary_interleaved", "add_bias_linear", "add_qkv_bias",
+        "activation_func", "gated_linear_unit", "layernorm_zero_centered_gamma", "normalization",
+        "apply_query_key_layer_scaling", "attention_dropout", "hidden_dropout", "hybrid_override_pattern",
+        "hybrid_layer_pattern", "num_moe_experts", "moe_layer_freq", "moe_ffn_hidden_size", "moe_router_topk",
+        "moe_router_pre_softmax", "moe_grouped_gemm", "moe_shared_expert_intermediate_size",
+    ),
+    (0, 16): (
+        "moe_router_score_function", "moe_router_enable_expert_bias", "moe_router_topk_scaling_factor",
+        "moe_latent_size",
+    ),
+    (0, 17): ("mtp_num_layers",),
+}  # fmt: skip
+_MP_FROM_CHECKPOINT = (
+    "model.tensor_model_parallel_size", PP, VPP, _PER_STAGE, "model.expert_model_parallel_size",
+)  # fmt: skip
 
 
 def megatron_lm_writes(settings: Effective) -> None:
     """Apply all of them."""
+    _from_checkpoint(settings)
     if settings.value("args.recompute_activations") is True:
         settings.write("model.recompute_granularity", "selective", "--recompute-activations")
     if settings.value("args.use_rotary_position_embeddings") is True:
@@ -31,6 +55,7 @@ def megatron_lm_writes(settings: Effective) -> None:
         gathered = settings[f"ddp.{name}_gather"]
         if gathered.written:
             settings.write(f"model.{name}", gathered.value, f"--{name.replace('_', '-')}-gather", *gathered.needs)
+    _query_groups(settings)
     _virtual_stages(settings)
     _point_to_point(settings)
     if settings.value("model.num_moe_experts") == 0:
@@ -43,6 +68,23 @@ def megatron_lm_writes(settings: Effective) -> None:
         settings.write("rng.te_rng_tracker", value=True, why="turned on for CUDA graphs")
     delay = settings["model.delay_wgrad_compute"]
     settings.write("ddp.delay_wgrad_compute", delay.value, "--delay-wgrad-compute", *delay.needs)
+
+
+def _from_checkpoint(settings: Effective) -> None:
+    """What the checkpoint says is unknown, not default; what the text says as well is taken to agree with it.
+
+    But for the dispatcher, which a run may well change: before 0.16 the checkpoint's wins over the text's.
+    """
+    if settings.value("args.use_checkpoint_args") is not True:
+        return
+    minor = settings.release.core.minor
+    names = [name for since, begun in _FROM_CHECKPOINT.items() if minor >= since for name in begun]
+    sizes = settings.value("args.use_mp_args_from_checkpoint_args") is True
+    for path in (*(f"model.{name}" for name in names), *(_MP_FROM_CHECKPOINT if sizes else ())):
+        if not settings[path].written:
+            settings.write(path, UNKNOWN, "--use-checkpoint-args", path)
+    if minor < (0, 16):
+        settings.write(_DISPATCHER, UNKNOWN, "--use-checkpoint-args", _DISPATCHER)
 
 
 def _activation(settings: Effective) -> None:
@@ -63,6 +105,13 @@ def _activation(settings: Effective) -> None:
     settings.write("model.activation_func", names.get(chosen or "", "gelu"), why, *needs)
     settings.write("model.gated_linear_unit", gated, why, *needs)
     settings.write("model.bias_activation_fusion", fused, why, *needs)
+
+
+def _query_groups(settings: Effective) -> None:
+    """`--num-query-groups`, 1 by default, counts with `--group-query-attention` alone."""
+    grouped = settings["args.group_query_attention"]
+    if grouped.known and grouped.value is not True:
+        settings.write("model.num_query_groups", None, "no --group-query-attention")
 
 
 def _cpu_offloading(settings: Effective) -> None:

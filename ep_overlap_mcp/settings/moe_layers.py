@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-_MOST_LAYERS = 65536
+_LONGEST = 4096  # characters
+_MOST_LAYERS = 10_000
 
 
 def layer_pattern(value: Any) -> int | list[int] | None:
@@ -20,12 +21,18 @@ def layer_pattern(value: Any) -> int | list[int] | None:
         return value
     if isinstance(value, list):
         return value if all(isinstance(layer, int) for layer in value) else None
-    if not isinstance(value, str) or len(value) > 4096:
+    if not isinstance(value, str) or len(value) > _LONGEST:
         return None
     try:
-        return layer_pattern(_evaluated(ast.parse(value.strip(), mode="eval").body))
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return layer_pattern(_evaluated(ast.parse(value.replace("\\", "").strip(), mode="eval").body))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def has_dense_layers(value: Any) -> bool:
+    """Whether the frequency or the pattern leaves layers that are not MoE."""
+    pattern = layer_pattern(value)
+    return 0 in pattern if isinstance(pattern, list) else pattern is not None and pattern > 1
 
 
 def moe_layers(value: Any, layers: int) -> tuple[bool, ...] | None:
@@ -42,20 +49,23 @@ def moe_layers(value: Any, layers: int) -> tuple[bool, ...] | None:
 
 
 def _evaluated(node: ast.expr) -> Any:
-    """Numbers, lists, and their sums and products; nothing is executed."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+    """Integers and lists of them under `+` and `*` only, bounded in size; nothing is executed."""
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) <= _MOST_LAYERS:
         return node.value
-    if isinstance(node, ast.List):
-        return [_evaluated(item) for item in node.elts]
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_evaluated(element) for element in node.elts]
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
-        left, right = _evaluated(node.left), _evaluated(node.right)
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if _size(left) * _size(right) > _MOST_LAYERS:
-            raise ValueError("longer than any model")
-        return left * right
-    raise ValueError("not a pattern")
+        return _combined(node.op, _evaluated(node.left), _evaluated(node.right))
+    raise ValueError("no layer pattern")
 
 
-def _size(operand: Any) -> int:
-    return len(operand) if isinstance(operand, list) else abs(int(operand))
+def _combined(sign: ast.operator, left: Any, right: Any) -> Any:
+    lists = [isinstance(side, list) for side in (left, right)]
+    size = (len(left) if lists[0] else abs(left)), (len(right) if lists[1] else abs(right))
+    if isinstance(sign, ast.Add):
+        if lists[0] is not lists[1] or sum(size) > _MOST_LAYERS:
+            raise ValueError("no layer pattern")
+        return left + right
+    if all(lists) or size[0] * size[1] > _MOST_LAYERS:
+        raise ValueError("no layer pattern")
+    return left * right

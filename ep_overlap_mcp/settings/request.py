@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
-from ep_overlap_mcp.settings.fields import field_table
+from ep_overlap_mcp.settings.fields import absent_from, fields_with_changing_choices
 from ep_overlap_mcp.settings.setting import Origin, Setting
-from ep_overlap_mcp.stack import Component, Framework, Release, Stack
+from ep_overlap_mcp.stack import Component, Core, Framework, Release, Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from ep_overlap_mcp.settings.fields import Field
     from ep_overlap_mcp.sources.reading import Assignment, Omission, Reading
 
 Assume = Literal["as_written", "overlap", "overlap_delay_wgrad"]
@@ -49,6 +51,11 @@ class Request:
         """Whether unwritten settings have the default of the version."""
         return not self.partial
 
+    @cached_property
+    def written(self) -> tuple[Setting, ...]:
+        """The settings that the text, the caller or a what-if states."""
+        return tuple(s for s in self.settings.values() if s.written)
+
     @property
     def omissions(self) -> list[Omission]:
         """Everything the readers left out, in order."""
@@ -64,11 +71,17 @@ class Request:
         candidates = self.stack.releases(self.framework)
         if len(candidates) == 1:
             return candidates
-        written = [(f, s) for p, s in self.settings.items() if s.written and (f := field_table().get(p))]
-        flags = self.framework == "megatron-lm"
-        fitting = [r for r in candidates if all(f.known_to(r, command_line=flags) for f, _ in written)]
-        taking = [r for r in fitting if not (flags and any(f.refused_choices(s.value, r.core) for f, s in written))]
+        paths, flags = {s.path for s in self.written}, self.framework == "megatron-lm"
+        fitting = [r for r in candidates if paths.isdisjoint(absent_from(r, command_line=flags))]
+        taking = [r for r in fitting if not (flags and any(self.refused_choices(r.core)))]
         return tuple(taking or fitting) or candidates
+
+    def refused_choices(self, core: Core) -> Iterator[tuple[Setting, Field, Any]]:
+        """The written values that the parser of this Megatron-LM does not know yet, or any more."""
+        fields = fields_with_changing_choices()
+        for setting in self.written:
+            if setting.known and (row := fields.get(setting.path)) is not None:
+                yield from ((setting, row, item) for item in row.refused_choices(setting.value, core))
 
     def with_settings(self, changes: Mapping[str, object], note: str) -> Request:
         """The same request with some settings replaced, as a proposal would; None stands for null."""

@@ -11,7 +11,7 @@ from ep_overlap_mcp.rules.checking import check
 from ep_overlap_mcp.settings.effective import Effective
 from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.request import MODEL_DELAY, MODEL_SWITCH
-from ep_overlap_mcp.smoke.before_shrinking import impossible_sizes, rejected_by_megatron
+from ep_overlap_mcp.smoke.before_shrinking import rejected_by_megatron
 from ep_overlap_mcp.smoke.draft import Draft
 from ep_overlap_mcp.smoke.errors import SmokeError
 from ep_overlap_mcp.smoke.features import pass_on
@@ -143,11 +143,9 @@ def _drafted(draft: Draft) -> int:
 
 
 def _held_against(request: Request, environment: TrainingEnvironment) -> dict[str, str]:
-    """What speaks against the configuration before it is shrunk: the rules, its own sizes, the installed Megatron."""
+    """What speaks against the configuration before it is shrunk: the rules, else the installed Megatron."""
     result = check(request)
-    sizes = impossible_sizes(Effective(request, request.releases()[0]))
-    findings = {**_errors(result), **sizes}
-    return findings or rejected_by_megatron(request, result, environment)
+    return _errors(result) or rejected_by_megatron(request, result, environment)
 
 
 def _errors(result: CheckResult) -> dict[str, str]:

@@ -58,7 +58,7 @@ def read_text(
     return _selected(list(_recognised(text, file, dialect)), select, file)
 
 
-@lru_cache(maxsize=8)  # a what-if asks about the same text again
+@lru_cache(maxsize=32)  # what-ifs ask about the same texts again
 def _recognised(text: str, file: str, dialect: str | None) -> tuple[Reading, ...]:
     chosen = _named(dialect) if dialect else _dialect_of(text, file)
     found = tuple(reading for reading in chosen.read(text, file) if reading.recognised())

@@ -6,7 +6,6 @@ The names stand in the field table. What argparse does with them (`nargs`, `stor
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from ep_overlap_mcp.settings.fields import field_table
+from ep_overlap_mcp.settings.moe_layers import layer_pattern
 from ep_overlap_mcp.settings.setting import UNKNOWN
 from ep_overlap_mcp.sources.parser_refusals import near_flag, refused_name, refused_value, states_on
 from ep_overlap_mcp.sources.reading import Mend
@@ -32,8 +32,6 @@ _NO_PATTERN: Final = re.compile(r"\[.*\s|\s.*\]")  # Megatron-LM's own parser ev
 _TRUE: Final = {"true", "yes", "on"}
 _FALSE: Final = {"false", "no", "off"}
 _ONE_OR_SEVERAL: Final = {"model.cp_comm_type"}  # one for all layers, or one a layer
-_MAX_EXPRESSION: Final = 2000
-_MAX_LAYERS: Final = 10_000
 _FARTHEST: Final = 40  # blanks, quotes and a line's end between a flag and its value
 
 # Spellings of wrappers and frameworks around Megatron-LM, as public scripts use them.
@@ -257,7 +255,7 @@ def _value(setting: Field, words: Sequence[Word], *, strict: bool) -> Any:
     texts = [bare(word.text) for word in words]
     if setting.name.endswith("_freq"):
         text = " ".join(texts)
-        return text if strict and _NO_PATTERN.search(text) else layer_pattern(text)
+        return text if strict and _NO_PATTERN.search(text) else pattern_or_text(text)
     if setting.name == "pipeline_model_parallel_layout":
         return re.sub(r"\\([|()*])", r"\1", texts[0])
     if setting.type == "list" and strict:
@@ -281,37 +279,10 @@ def bare(text: str) -> str:
     return text
 
 
-def layer_pattern(text: str) -> Any:
-    """A frequency as Megatron-LM evaluates it: `2` or `([0]*3+[1]*58)`; text that is neither stays text."""
-    if len(text) > _MAX_EXPRESSION:
-        return text
-    try:
-        return _evaluated(ast.parse(text.replace("\\", ""), mode="eval").body)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return text
-
-
-def _evaluated(node: ast.expr) -> Any:
-    """Integers and lists of them under `+` and `*` only, bounded in size."""
-    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) <= _MAX_LAYERS:
-        return node.value
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return [_evaluated(element) for element in node.elts]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
-        return _combined(node.op, _evaluated(node.left), _evaluated(node.right))
-    raise ValueError("no layer pattern")
-
-
-def _combined(sign: ast.operator, left: Any, right: Any) -> Any:
-    lists = [isinstance(side, list) for side in (left, right)]
-    size = (len(left) if lists[0] else abs(left)), (len(right) if lists[1] else abs(right))
-    if isinstance(sign, ast.Add):
-        if lists[0] is not lists[1] or sum(size) > _MAX_LAYERS:
-            raise ValueError("no layer pattern")
-        return left + right
-    if all(lists) or size[0] * size[1] > _MAX_LAYERS:
-        raise ValueError("no layer pattern")
-    return left * right
+def pattern_or_text(text: str) -> Any:
+    """A frequency of layers as Megatron-LM evaluates it, `2` or `([0]*3+[1]*58)`; text that is neither stays text."""
+    pattern = layer_pattern(text)
+    return text if pattern is None else pattern
 
 
 def _span(words: Sequence[Word]) -> tuple[int, int] | None:

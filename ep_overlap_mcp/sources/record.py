@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.settings.fields import Field, ValueNotAllowedError
 from ep_overlap_mcp.settings.setting import UNKNOWN
-from ep_overlap_mcp.sources.flags import layer_pattern
+from ep_overlap_mcp.sources.flags import pattern_or_text
 from ep_overlap_mcp.sources.names import DISTINCTIVE
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ _FP8 = (
 def _spelled(setting: Field, value: Any) -> Any:
     """The value as the setting's own parser spells it: layer patterns, and torch's names of number formats."""
     if isinstance(value, str) and setting.name.endswith("_freq"):
-        return layer_pattern(value)
+        return pattern_or_text(value)
     if isinstance(value, str) and _DTYPES.get(value) in setting.choices:
         return _DTYPES[value]
     return value

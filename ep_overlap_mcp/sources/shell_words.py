@@ -47,7 +47,7 @@ class Expander:
         at = 0
         while at < len(nodes):
             node, following = nodes[at], nodes[at + 1] if at + 1 < len(nodes) else None
-            if following is not None and node.end_byte == self.source.start(following):
+            if following is not None and following.start_byte == node.end_byte == self.source.start(following):
                 found += self._glued(node, following)
                 at += 2
             else:
@@ -57,9 +57,10 @@ class Expander:
         return found
 
     def _plain(self, node: Node) -> list[Pieces]:
-        written = self.source.written(node) if node.type in _BRACED else ""
-        if node.type == "word" and not _EXPANDED.search(written):
-            return [tuple(self.source.cut(node.start_byte, node.end_byte, quoted=False))]
+        kind, start, stop = node.type, node.start_byte, node.end_byte
+        if kind == "word" and not _EXPANDED.search(self.source.text, start, stop):
+            return [tuple(self.source.cut(start, stop, quoted=False))]
+        written = self.source.written(node) if kind in _BRACED else ""
         if not has_braces(written):
             return fields(self.atoms(node, quoted=False))
         expanded = expanded_braces(written)

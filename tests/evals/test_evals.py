@@ -16,11 +16,6 @@ QUESTIONS = replay.load()
 NEGATIVE = [question for question in QUESTIONS if not question["expected_calls"]]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def _at_the_top(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(replay.TOP)

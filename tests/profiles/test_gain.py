@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ep_overlap_mcp.hardware import UnknownGpuError
 from ep_overlap_mcp.profiles import ProfileError, estimate
 from ep_overlap_mcp.profiles.gain_model import Layout
 from ep_overlap_mcp.profiles.published_gains import PUBLISHED, error_table
@@ -134,7 +135,7 @@ def test_measured_exposed_communication_replaces_the_model():
         ({"exposed_ms": 100}, "not_worth_it", "even hiding everything would gain less than 5%"),
         ({"bandwidth_gb_s": 700}, "unknown", "as underestimated as it can be"),
         ({}, "unknown", "no bandwidth is known"),
-        ({"gpu": "MI300X"}, "unknown", "no bandwidth is known"),
+        ({"gpu": "V100"}, "unknown", "no bandwidth is known"),
         ({"dispatcher": "ncclep", "gpu": "H100"}, "unknown", "no bandwidth is known"),
         ({"bandwidth_gb_s": 45, "step_ms": None}, "unknown", "give step_ms"),
         ({"bandwidth_gb_s": 1}, "unknown", "longer than the step"),
@@ -160,6 +161,13 @@ def test_impossible_values_are_refused(changes: dict[str, Any], message: str):
     """By name and value."""
     with pytest.raises(ProfileError, match=message):
         estimate(**{**QWEN3_30B, **changes})
+
+
+@pytest.mark.parametrize("others", [{}, {"gpus_per_node": 8}, {"exposed_ms": 100}])
+def test_an_unknown_gpu_is_refused(others: dict[str, Any]):
+    """Also where nothing is read from it: a misspelled name is no answer about another GPU."""
+    with pytest.raises(UnknownGpuError, match=r"`H1000` is not known; known: A100.* Did you mean H100\?"):
+        estimate(**{**QWEN3_30B, "gpu": "H1000", **others})
 
 
 @settings(deadline=None)

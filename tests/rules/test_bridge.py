@@ -59,7 +59,8 @@ LENGTH_RULE, MEASURE_RULE, FITS_RULE = (
     "bridge-schedule-fits",
 )
 DATA_RULE, SFT_RULE = "bridge-data-length-is-the-models", "bridge-fine-tuning-over-context-parallel-ranks"
-FORMAT_RULE, GROUPS_RULE = "bridge-fsdp-checkpoint-format", "bridge-process-groups-fit"
+SHARDS_RULE, FORMAT_RULE = "megatron-fsdp-needs-fsdp-dtensor", "fsdp-dtensor-needs-megatron-fsdp"
+GROUPS_RULE = "bridge-process-groups-fit"
 PRECISION_RULE, OFFLINE_RULE = "bridge-optimizer-has-the-models-precision", "bridge-offline-packing-fits"
 PACKED_RULE, ENERGON_RULE = "bridge-packed-data-take-one-sequence", "bridge-energon-data-fit"
 
@@ -91,8 +92,8 @@ VIOLATED: list[Case] = [
     ("bridge-hf-export-fits", {HF: True, FORMAT: "fsdp_dtensor", "model.hf_model_id": "m"}, B6),
     ("bridge-hf-export-fits", {HF: True}, B7),
     ("bridge-peft-needs-pretrained-checkpoint", {"peft.scheme": "lora"}, B2),
-    (FORMAT_RULE, {FSDP: True, SAVE: "/c"}, B5),
-    (FORMAT_RULE, {OTHER_FLAG: True, FSDP: False, LOAD: "/c"}, B6),
+    (SHARDS_RULE, {FSDP: True, SAVE: "/c"}, B5),
+    (SHARDS_RULE, {OTHER_FLAG: True, FSDP: False, LOAD: "/c"}, B6),
     (FORMAT_RULE, {FORMAT: "fsdp_dtensor", SAVE: "/c"}, B2),
     ("bridge-fsdp-limits", {FSDP: True, "dist.use_tp_pp_dp_mapping": True}, B2),
     ("bridge-fsdp-limits", {FSDP: True, "ddp.fsdp_manual_registration": True}, B5),
@@ -185,7 +186,7 @@ SILENT: list[Case] = [
         {"peft.scheme": "lora", "checkpoint.pretrained_checkpoint": "/c"},
         B2,
     ),
-    (FORMAT_RULE, {FSDP: True}, B5),
+    (SHARDS_RULE, {FSDP: True}, B5),
     (FORMAT_RULE, {OTHER_FLAG: True, SAVE: "/c", FORMAT: "fsdp_dtensor"}, B5),
     ("bridge-fsdp-limits", {FSDP: True, "ddp.fsdp_manual_registration": True}, B4),
     ("bridge-fsdp-v2-excludes-model-parallelism", {FSDP: True, "ddp.megatron_fsdp_version": 1}, B7),
@@ -231,7 +232,7 @@ SILENT: list[Case] = [
 ]
 
 UNDECIDED: list[OpenCase] = [
-    (LENGTH_RULE, {SAMPLES: 3200}, {**B5, "partial": True}, {ITERS, "train.rampup_batch_size"}),
+    (LENGTH_RULE, {SAMPLES: 3200}, {**B5, "partial": True}, {ITERS}),
     (MEASURE_RULE, {DECAY: 100, "scheduler.lr_warmup_samples": ...}, B5, {"scheduler.lr_warmup_samples"}),
     (FITS_RULE, {**SCHEDULE, WARMUP: 10, "optimizer.min_lr": ...}, B5, {"optimizer.min_lr"}),
     ("bridge-async-save-fits", {ASYNC: True, SAVE: ...}, B5, {SAVE}),
@@ -243,7 +244,7 @@ UNDECIDED: list[OpenCase] = [
         {**B5, "partial": True},
         {"checkpoint.pretrained_checkpoint"},
     ),
-    (FORMAT_RULE, {FSDP: True, SAVE: "/c", FORMAT: ...}, B5, {FORMAT}),
+    (SHARDS_RULE, {FSDP: True, SAVE: "/c", FORMAT: ...}, B5, {FORMAT}),
     ("bridge-fsdp-limits", {FSDP: ..., "dist.use_tp_pp_dp_mapping": True}, B5, {FSDP}),
     (
         "bridge-fsdp-v2-excludes-model-parallelism",

@@ -49,8 +49,14 @@ VIOLATED: list[Case] = [
     ),
     (
         "legacy-grouped-experts-limits",
-        {**EXPERTS, "moe_grouped_gemm": True, "add_bias_linear": False, "moe_latent_size": 64},
-        {"stack": "megatron-core==0.16.1,transformer-engine==none"},
+        {
+            **EXPERTS,
+            "moe_grouped_gemm": True,
+            "add_bias_linear": False,
+            "moe_latent_size": 64,
+            "moe_use_legacy_grouped_gemm": True,
+        },
+        {"stack": "megatron-core==0.16.1,transformer-engine==2.9.0"},
     ),
     (
         "sinkhorn-excludes-aux-loss",

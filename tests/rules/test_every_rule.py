@@ -16,6 +16,7 @@ from tests.rules import (
     test_megatron_lm,
     test_overlap,
     test_pipeline,
+    test_sizes,
     test_wgrad,
 )
 
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
 
 TABLES: Sequence[Tables] = [
     module.TestRules.tables
-    for module in (test_benefit, test_bridge, test_dispatcher, test_environment, test_megatron_lm, test_pipeline)
+    for module in (
+        test_benefit,
+        test_bridge,
+        test_dispatcher,
+        test_environment,
+        test_megatron_lm,
+        test_pipeline,
+        test_sizes,
+    )
 ]
 ROWS = [row for module in (test_graphs, test_overlap, test_wgrad) for row in module.TestRules.cases]
 READING = "EPO8"  # what the readers found is judged from texts, in test_reading

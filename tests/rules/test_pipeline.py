@@ -12,8 +12,6 @@ from ep_overlap_mcp.rules import all_rules, find_rule
 from ep_overlap_mcp.rules.pipeline import overlapped_pairs
 from ep_overlap_mcp.rules.view import View
 from ep_overlap_mcp.rules.virtual_stages import uneven_fault, virtual_stage_options
-from ep_overlap_mcp.settings.layout import mtp_faults, parse_layout, stage_faults
-from ep_overlap_mcp.settings.moe_layers import moe_layers
 from tests.rules.conftest import outcome_of, request_of
 from tests.rules.tables import Tables, ThreeTables
 
@@ -71,6 +69,11 @@ VIOLATED: list[Case] = [
     (
         "world-divides-parallelism",
         {"hardware.world_size": 16, "tensor_model_parallel_size": 2, "expert_model_parallel_size": 16},
+        {},
+    ),
+    (
+        "world-divides-parallelism",  # whatever expert TP is
+        {"hardware.world_size": 32, "expert_model_parallel_size": 64, "expert_tensor_parallel_size": ...},
         {},
     ),
     ("experts-divide-by-ep", {"num_moe_experts": 12, "expert_model_parallel_size": 8}, {}),
@@ -284,6 +287,12 @@ UNDECIDED: list[OpenCase] = [
     ),
     ("last-layer-must-be-moe", {**ON, "moe_layer_freq": 2, "num_layers": ...}, {}, {"model.num_layers"}),
     ("world-divides-parallelism", {"tensor_model_parallel_size": 2}, {}, {"hardware.world_size"}),
+    (
+        "world-divides-parallelism",
+        {"hardware.world_size": 64, "expert_model_parallel_size": 64, "expert_tensor_parallel_size": ...},
+        {},
+        {"model.expert_tensor_parallel_size"},
+    ),
     (
         "experts-divide-by-ep",
         {"num_moe_experts": 12, "expert_model_parallel_size": ...},
@@ -505,65 +514,6 @@ def test_proposed_virtual_stages_divide_the_layers(asked: Callable[..., Any]) ->
     """Twelve layers on two stages: six a stage, in two, three or six chunks."""
     request = asked({"num_layers": 12, "pipeline_model_parallel_size": 2})
     assert virtual_stage_options(View(request, request.releases()[0])) == [2, 3, 6]
-
-
-@pytest.mark.parametrize(
-    ("freq", "layers", "expected"),
-    [
-        (1, 3, (True, True, True)),
-        (2, 4, (True, False, True, False)),
-        ([0, 1, 1], 3, (False, True, True)),
-        ("([0]*1+[1]*2)", 3, (False, True, True)),
-        ("([1]+[0])*2", 4, (True, False, True, False)),
-        ([1, 1], 3, None),
-        ([1, 2], 2, None),
-        (0, 2, None),
-        ("__import__('os')", 2, None),
-        ("[1]*99999999999", 2, None),
-        (True, 2, None),
-    ],
-)
-def test_reads_moe_layer_frequencies(freq: Any, layers: int, expected: tuple | None) -> None:
-    """Integers, lists and list expressions name the MoE layers; anything else is none, and nothing is run."""
-    assert moe_layers(freq, layers) == expected
-
-
-@pytest.mark.parametrize(
-    ("layout", "faults"),
-    [
-        ("Et|tL", []),
-        ("t|tL", ["the embedding (E) must come first, once"]),
-        ("EEt|tL", ["the embedding (E) must come first, once"]),
-        ("Et|t", ["the loss (L) must come last, once"]),
-    ],
-)
-def test_names_faults_at_the_ends_of_a_layout(layout: str, faults: list[str]) -> None:
-    """A layout starts with the embedding and ends with the loss."""
-    parsed = parse_layout(layout)
-    assert parsed is not None
-    assert stage_faults(parsed) == faults
-
-
-@pytest.mark.parametrize(
-    ("layout", "pp", "beside_loss", "faults"),
-    [
-        ("Et|t|tm|L", 4, False, []),
-        ("Et|t|tm|L", 4, True, ["MTP layers must be in the last stage, beside the loss"]),
-        ("Et|m|t|tL", 4, False, ["decoder layers (t) stand behind MTP layers (m)"]),
-        ("Et|t|m|mL", 4, False, ["all MTP layers must be in one chunk"]),
-        (
-            "Et|tm|t|tL",
-            2,
-            False,
-            ["decoder layers (t) stand behind MTP layers (m)", "MTP layers must be in the last chunk of their rank"],
-        ),
-    ],
-)
-def test_names_misplaced_mtp_layers(layout: str, pp: int, beside_loss: bool, faults: list[str]) -> None:  # noqa: FBT001
-    """MTP layers follow the decoder, together, in the last chunk of their rank."""
-    parsed = parse_layout(layout)
-    assert parsed is not None
-    assert mtp_faults(parsed, pp, beside_loss=beside_loss) == faults
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,34 @@ def test_a_release_that_the_rules_do_not_know_is_undecided(stack: str, state: st
     assert found.why.startswith("megatron-core 0.25.0 is newer than every release") is (state == "undecided")
 
 
+@pytest.mark.parametrize(
+    ("stack", "said"),
+    [
+        ("megatron-lm==0.16.9", "megatron-core 0.16.9 is judged like 0.16.1"),
+        ("megatron-core==0.15.4", "megatron-core 0.15.4 is judged like 0.15.3"),
+        ("megatron-bridge==0.5.7", "megatron-bridge 0.5.7 is judged like 0.5.1"),
+        (
+            "megatron-bridge==0.5.7,megatron-core==0.18.9",
+            "megatron-core 0.18.9 is judged like 0.18.2, megatron-bridge 0.5.7",
+        ),
+        ("megatron-lm==0.16.0", ""),
+        ("megatron-lm==0.16.0rc3", ""),
+        ("megatron-core==0.16.1.post1", ""),
+        ("megatron-bridge==0.2.2", ""),
+        ("megatron-lm==main", ""),
+        ("megatron-lm==dev", ""),
+        ("megatron-lm==0.25.0", ""),  # EPO813
+        ("", ""),
+    ],
+)
+def test_a_patch_release_that_was_not_read_is_said(stack: str, said: str) -> None:
+    """It may exist; what it is judged like is named."""
+    found = outcome_of("patch-release-known-to-the-rules", read(says(EP, 8)), stack)
+    assert (found.state, said in found.message) == ("violated" if said else "met", True)
+
+
 def test_every_reading_rule_is_tested() -> None:
     """Each rule of 8xx has its case; floors are reported by the check itself, and a newer release is undecided."""
     names = {rule.name for code, rule in all_rules().items() if code.startswith("EPO8")}
-    assert {case[0] for case in VIOLATED} | {"assumed-version-floor", "release-known-to-the-rules"} == names
+    apart = {"assumed-version-floor", "release-known-to-the-rules", "patch-release-known-to-the-rules"}
+    assert {case[0] for case in VIOLATED} | apart == names

@@ -148,6 +148,30 @@ def test_virtual_stages_of_megatron_lm(effective: Callable[..., Effective], writ
     assert settings.value(VPP) == vpp
 
 
+def test_the_checkpoint_says_what_the_text_does_not(effective: Callable[..., Effective]) -> None:
+    """`--use-checkpoint-args` fills the model in, and the parallel sizes where asked; the text agrees with it."""
+    written = {"hidden_size": 1024, "args.use_checkpoint_args": True}
+    settings = effective(written, stack="megatron-lm==0.16.1")
+    known = [settings[f"model.{name}"].known for name in ("hidden_size", "num_moe_experts", "mtp_num_layers")]
+    assert known == [True, False, True]
+    assert settings["model.num_moe_experts"].needs == {"model.num_moe_experts"}
+    assert not effective(written, stack="megatron-lm==0.17.1")["model.mtp_num_layers"].known
+    sizes = {**written, "args.use_mp_args_from_checkpoint_args": True}
+    path = "model.expert_model_parallel_size"
+    assert settings.value(path) == 1
+    assert not effective(sizes, stack="megatron-lm==0.16.1")[path].known
+
+
+@pytest.mark.parametrize(("release", "dispatcher"), [("0.15.3", UNKNOWN), ("0.16.1", "flex")])
+def test_the_checkpoint_s_dispatcher_wins_before_0_16(
+    effective: Callable[..., Effective], release: str, dispatcher: Any
+) -> None:
+    """Whatever the text asks for."""
+    written = {"moe_token_dispatcher_type": "flex", "args.use_checkpoint_args": True}
+    settings = effective(written, stack=f"megatron-lm=={release}")
+    assert settings.value("model.moe_token_dispatcher_type") == dispatcher
+
+
 def test_what_megatron_lm_writes_besides(effective: Callable[..., Effective]) -> None:
     """Sequence parallelism without tensor parallelism is cleared; the delay reaches ddp; graphs bring their tracker."""
     settings = effective(

@@ -41,13 +41,13 @@ def test_a_megatron_behind_a_prefix_is_not_started_to_judge():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_layers": 0}, "model.num_layers is 0: it must be positive"),
-        ({"num_layers": -4}, "model.num_layers is -4: it must be positive"),
-        ({"num_attention_heads": 0}, "model.num_attention_heads is 0: it must be positive"),
-        ({"train.micro_batch_size": 0}, "train.micro_batch_size is 0: it must be positive"),
-        ({"hidden_dropout": 1.5}, "model.hidden_dropout is 1.5: it must lie between 0 and 1"),
+        ({"num_layers": 0}, "EPO539 sizes-positive: `num_layers` is 0"),
+        ({"num_layers": -4}, "EPO539 sizes-positive: `num_layers` is -4"),
+        ({"num_attention_heads": 0}, "EPO539 sizes-positive: `num_attention_heads` is 0"),
+        ({"train.micro_batch_size": 0}, "EPO533 batches-positive: `micro_batch_size` is 0"),
+        ({"hidden_dropout": 1.5}, "EPO543 dropout-is-a-share: `hidden_dropout` is 1.5"),
         ({"moe_router_topk": 128}, "EPO449 topk-at-most-experts: a token takes 128 of 64 experts"),
-        ({"num_query_groups": 3}, "model.num_query_groups is 3: it must divide model.num_attention_heads, which is 32"),
+        ({"num_query_groups": 3}, "EPO542 query-groups-divide-heads: 3 query groups do not divide 32 attention heads"),
     ],
 )
 def test_sizes_that_no_model_can_have_are_refused_before_shrinking(changes, message):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ep_overlap_mcp.settings.setting import UNKNOWN
-from ep_overlap_mcp.sources.flags import layer_pattern, read_flags
+from ep_overlap_mcp.sources.flags import pattern_or_text, read_flags
 from ep_overlap_mcp.sources.reading import Reading
 from ep_overlap_mcp.sources.words import Word
 
@@ -288,11 +288,11 @@ def test_deprecated_spellings_are_settings_of_their_own() -> None:
 )
 def test_only_small_layer_expressions_are_evaluated(text: str) -> None:
     """Integers and lists under `+` and `*`, bounded; anything else stays the text it is."""
-    assert layer_pattern(text) == text
+    assert pattern_or_text(text) == text
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40)), min_size=1, max_size=6))
 def test_layer_expressions_have_the_value_python_gives(parts: list[tuple[int, int]]) -> None:
     """The small evaluator agrees with Megatron-LM's `eval`."""
     text = "(" + "+".join(f"[{kind}]*{count}" for kind, count in parts) + ")"
-    assert layer_pattern(text) == [kind for kind, count in parts for _ in range(count)]
+    assert pattern_or_text(text) == [kind for kind, count in parts for _ in range(count)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ep_overlap_mcp.diagnosis.signatures.command_line import COMMAND_LINE
 from ep_overlap_mcp.diagnosis.signatures.communication import DEEPEP, HYBRIDEP, NETWORK, PACKAGES
-from ep_overlap_mcp.diagnosis.signatures.consequences import FOLLOWS
+from ep_overlap_mcp.diagnosis.signatures.consequences import ENDED, FOLLOWS
 from ep_overlap_mcp.diagnosis.signatures.row import Signature
 from ep_overlap_mcp.diagnosis.signatures.schedule import GRAPHS, MEMORY, SCHEDULE
 from ep_overlap_mcp.diagnosis.signatures.stack_rules import RULES, TRANSFORMER_ENGINE
@@ -18,6 +19,8 @@ SIGNATURES: tuple[Signature, ...] = (
     *GRAPHS,
     *TRANSFORMER_ENGINE,
     *RULES,
+    *COMMAND_LINE,
+    *ENDED,
     *FOLLOWS,
 )
 

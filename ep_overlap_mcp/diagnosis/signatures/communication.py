@@ -181,12 +181,12 @@ HYBRIDEP = (
         "hybridep-domain-size-wrong",
     ),
     says(
-        "rank stride should be less than or equal to the nvlink domain size",
+        "rank stride should be less than",
         "deepseek-ai/DeepEP deep_ep/hybrid_ep_buffer.py@017a520:53",
         "hybridep-domain-size-wrong",
     ),
     hints(
-        "tokens should be less than or equal to the max number of tokens per rank",
+        "or equal to the max number of tokens per rank",
         "deepseek-ai/DeepEP deep_ep/hybrid_ep_buffer.py@017a520:266",
         "hybridep-unequal-token-counts",
     ),
@@ -206,4 +206,10 @@ NETWORK = (
     ),
     hints("Got async event", "NVIDIA/nccl#1405", "network-not-overlap", pattern=r"port error|fatal", stops=False),
     hints("IBV_WC_RETRY_EXC_ERR", "NVIDIA/nccl#1814", "network-not-overlap"),
+    hints(
+        "socketStartConnect: Connect to",
+        "NCCL src/misc/socket.cc",
+        "network-not-overlap",
+        pattern=r"failed : (?:No route to host|Connection refused|Connection timed out|Network is unreachable)",
+    ),
 )

@@ -127,7 +127,7 @@ SCHEDULE = (
         frame="backward_dw",
     ),
     Signature(
-        "try not to use tensor model parallelism or context parallelism with overlap_moe",
+        "or context parallelism with overlap_moe",
         "megatron/training/arguments.py@d98e8a64dd:1468",
         points_to=("one-cuda-connection-serialises",),
         stops=False,
@@ -176,7 +176,7 @@ GRAPHS = (
         )
     ),
     says(
-        "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
+        "between CPU and CUDA tensors during CUDA graph",
         "torch; NVIDIA/Megatron-LM#1598",
         "graph-capture-host-copy",
     ),
