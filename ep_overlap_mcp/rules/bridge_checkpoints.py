@@ -172,7 +172,11 @@ def bridge_peft_needs_pretrained_checkpoint(view: View) -> Check:
     "bridge-fsdp-limits",
     ERROR,
     enforced=[bridge("<0.5", guarded=False), bridge(">=0.5", guarded=True)],
-    source=[megatron_bridge("main", _CONFIG, "1113-1124"), megatron_bridge("0.2.0", _CONFIG, "1234-1243")],
+    source=[
+        megatron_bridge("main", _CONFIG, "1113-1124"),
+        megatron_bridge("main", _CONFIG, "1480-1482"),
+        megatron_bridge("0.2.0", _CONFIG, "1234-1243"),
+    ],
     unknown=NOTED,
     about=[MEGATRON_FSDP, OTHER_FLAG],
     fixes=[

@@ -272,7 +272,7 @@ def bridge_fine_tuning_length_divides(view: View) -> Check:
     ERROR,
     enforced=[bridge("<0.3", refuses_mock=False), bridge(">=0.3", refuses_mock=True)],
     source=[
-        megatron_bridge("main", _CONFIG, "320-324"),
+        megatron_bridge("main", _CONFIG, "321-325"),
         megatron_bridge("main", _CONFIG, "375-382"),
         megatron("0.16.1", "core/datasets/blended_megatron_dataset_config.py", "89-118"),
     ],
