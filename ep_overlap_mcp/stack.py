@@ -94,9 +94,14 @@ class Release:
     @property
     def newer_than_known(self) -> str | None:
         """The component that is of a later minor release than any that the rules were written after, if one is."""
-        if self.bridge is not None and _bridge_version(self.bridge).release[:2] > _bridge_version("main").release[:2]:
+        if self.bridge_minor is not None and self.bridge_minor > _bridge_version("main").release[:2]:
             return f"megatron-bridge {self.bridge}"
         return f"megatron-core {self.core.label}" if self.core.newer_than_known else None
+
+    @property
+    def bridge_minor(self) -> tuple[int, ...] | None:
+        """(major, minor) of the Bridge; None without one."""
+        return None if self.bridge is None else _bridge_version(self.bridge).release[:2]
 
     @property
     def unread_patches(self) -> tuple[str, ...]:

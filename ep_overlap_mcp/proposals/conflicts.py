@@ -136,7 +136,7 @@ def _row(cells: Sequence[Cell]) -> Row:
 def _counts(outcome: Outcome) -> bool:
     if outcome.rule.code == _UNKNOWN_TO_VERSION:  # an implementation or a module that the release does not have
         return outcome.state == "violated"
-    return outcome.severity == "error" and outcome.rule.code[3] in _FAMILIES and outcome.rule.unknown != "noted"
+    return outcome.severity == "error" and outcome.rule.code[3] in _FAMILIES and outcome.unknown != "noted"
 
 
 def _ways_out(request: Request, plain: Proposal | None) -> list[WayOut]:

@@ -100,7 +100,7 @@ def _about_dispatcher(outcome: Outcome) -> bool:
     if outcome.rule.code[3] not in "46":
         return False
     installed = outcome.severity == "error" and any(need.startswith("runtime.") for need in outcome.needs)
-    return undecided_error(outcome) or (installed and outcome.rule.unknown == "noted")
+    return undecided_error(outcome) or (installed and outcome.unknown == "noted")
 
 
 def _warnings(outcomes: list[Outcome], before: set[str]) -> list[Outcome]:

@@ -110,7 +110,7 @@ def verdict_of(outcomes: Sequence[Outcome]) -> Verdict:
 
 def undecided_error(outcome: Outcome) -> bool:
     """Whether an open rule leaves the verdict open."""
-    return outcome.state == "undecided" and outcome.severity == "error" and outcome.rule.unknown == "undecided"
+    return outcome.state == "undecided" and outcome.severity == "error" and outcome.unknown == "undecided"
 
 
 class _Base:

@@ -46,6 +46,10 @@ FAMILIES = (
     "attention",
     "model_choice",
     "benefit",
+    "bridge_schedule",
+    "bridge_checkpoints",
+    "bridge_data",
+    "bridge_start",
     "frameworks",
     "reading",
 )

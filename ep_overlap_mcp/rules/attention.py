@@ -9,6 +9,7 @@ from ep_overlap_mcp.rules.engine import (
     MET,
     NOTED,
     WARNING,
+    bridge,
     core,
     megatron_lm,
     put,
@@ -17,7 +18,7 @@ from ep_overlap_mcp.rules.engine import (
     violated,
     violated_by,
 )
-from ep_overlap_mcp.rules.sources import arguments, core_config, megatron
+from ep_overlap_mcp.rules.sources import arguments, core_config, megatron, megatron_bridge
 from ep_overlap_mcp.rules.truth import FALSE, any_of
 
 if TYPE_CHECKING:
@@ -266,26 +267,37 @@ def position_embedding_fits(view: View) -> Check:
     enforced=[
         megatron_lm("<0.19", excluded=("args.use_flash_attn", "model.cross_entropy_loss_fusion")),
         megatron_lm(">=0.19", excluded=("model.tp_comm_overlap", "model.cross_entropy_loss_fusion")),
+        bridge("<0.5", unknown=NOTED, excluded=("model.cross_entropy_loss_fusion",), flash=False),
+        bridge(">=0.5", unknown=NOTED, excluded=("model.cross_entropy_loss_fusion",)),
     ],
-    source=[arguments("0.16.1", "1073-1079"), megatron("0.19.0", "training/determinism.py", "22-23")],
+    source=[
+        arguments("0.16.1", "1073-1079"),
+        megatron("0.19.0", "training/determinism.py", "22-23"),
+        megatron_bridge("main", "training/config.py", "1052-1055"),
+        megatron_bridge("0.4.2", "training/config.py", "1026-1034"),
+    ],
     about=[DETERMINISTIC],
     fixes=[
         put(cross_entropy_loss_fusion=False, gives_up="the fused loss"),
         put(deterministic_mode=False, gives_up="equal results of equal runs"),
     ],
 )
-def deterministic_mode_limits(view: View, *, excluded: tuple[str, ...]) -> Check:
+def deterministic_mode_limits(view: View, *, excluded: tuple[str, ...], flash: bool = True) -> Check:
     """What it checks: `deterministic_mode` with the fused cross entropy loss, up to 0.18 with `--use-flash-attn`, from
-    0.19 with `tp_comm_overlap`.
+    0.19 with `tp_comm_overlap`, and before Bridge 0.5 with `attention_backend` flash.
 
-    Why: they are taken for not deterministic; Megatron-LM asserts them away.
+    Why: they are taken for not deterministic; Megatron-LM and Bridge assert them away. Bridge's models fuse the loss by
+    default.
 
     Example: `--deterministic-mode --cross-entropy-loss-fusion`
 
     Fix: leave the other one out.
     """
     return violated_by(
-        [(view[path].on, f"`deterministic_mode` is on with `{path.partition('.')[2]}`") for path in excluded],
+        [
+            *((view[path].on, f"`deterministic_mode` is on with `{path.partition('.')[2]}`") for path in excluded),
+            (FALSE if flash else view[BACKEND] == "flash", "`deterministic_mode` is on with flash attention"),
+        ],
         when=view[DETERMINISTIC].on,
         expected=", ".join(f"{path.partition('.')[2]} = false" for path in excluded),
     )
@@ -299,18 +311,24 @@ def deterministic_mode_limits(view: View, *, excluded: tuple[str, ...]) -> Check
         megatron_lm("<0.19", given=True),
         megatron_lm("<0.19", severity=WARNING, unsaid=True),
         megatron_lm(">=0.19", given=False),
+        bridge(given=True),
+        bridge(severity=WARNING, unsaid=True),
     ],
-    source=[arguments("0.16.1", "1077-1079"), megatron("0.19.0", "training/determinism.py", "69-94")],
+    source=[
+        arguments("0.16.1", "1077-1079"),
+        megatron("0.19.0", "training/determinism.py", "69-94"),
+        megatron_bridge("main", "training/config.py", "1057-1060"),
+    ],
     unknown=NOTED,
     about=[DETERMINISTIC],
     fixes=[put_paths({"env.NCCL_ALGO": "Ring"})],
 )
 def deterministic_mode_needs_nccl_algorithm(view: View, *, given: bool = True, unsaid: bool = False) -> Check:
-    """What it checks: `deterministic_mode` with an `NCCL_ALGO` that does not reduce in a fixed order, up to 0.18 also
-    without one.
+    """What it checks: `deterministic_mode` with an `NCCL_ALGO` that does not reduce in a fixed order, up to 0.18 and in
+    Bridge also without one.
 
-    Why: Megatron-LM asserts it. Ring, CollnetDirect, CollnetChain and ^NVLS pass, up to 0.18 Tree as well. Where the
-    text says no algorithm it is a warning: the shell around the text may.
+    Why: Megatron-LM and Bridge assert it. Ring, CollnetDirect, CollnetChain and ^NVLS pass, up to 0.18 and in Bridge
+    Tree as well. Where the text says no algorithm it is a warning: the shell around the text may.
 
     Example: `NCCL_ALGO=NVLS` with `--deterministic-mode`
 

@@ -48,7 +48,7 @@ def check(request: Request, *, everything: bool = False, rules: Mapping[str, Rul
     findings += _assumed_floors(outcomes)
     findings += _as_written(request, findings)
     findings.sort(key=lambda f: (_SEVERITIES.index(f.severity), f.rule))
-    undecided = [_undecided(o) for o in outcomes if o.state == "undecided" and o.rule.unknown != "met"]
+    undecided = [_undecided(o) for o in outcomes if o.state == "undecided" and o.unknown != "met"]
     undecided.sort(key=lambda u: (_SEVERITIES.index(u.severity), u.rule))
     verdict = _verdict(findings, undecided)
     return CheckResult(
@@ -181,7 +181,7 @@ def _telling(reads: Iterable[Setting], most: int = 8) -> list[Setting]:
 
 
 def _undecided(outcome: Outcome) -> Undecided:
-    severity = "info" if outcome.rule.unknown == "noted" else outcome.severity
+    severity = "info" if outcome.unknown == "noted" else outcome.severity
     needs = sorted(outcome.needs)
     why = outcome.why or f"{', '.join(needs)} {'is' if len(needs) == 1 else 'are'} not known"
     return Undecided(rule=outcome.rule.code, name=outcome.rule.name, severity=severity, needs=needs, why=why)
@@ -189,7 +189,7 @@ def _undecided(outcome: Outcome) -> Undecided:
 
 def _assumed_floors(outcomes: Iterable[Outcome]) -> list[Finding]:
     """One note for all version floors that every supported stack passes and that were taken as met."""
-    taken = [o for o in outcomes if o.state == "undecided" and o.rule.unknown == "met"]
+    taken = [o for o in outcomes if o.state == "undecided" and o.unknown == "met"]
     if not taken:
         return []
     rule = all_rules()["EPO809"]

@@ -1,17 +1,29 @@
-"""EPO618-620, 622-625, 951: checkpoint formats and what saving asks of the rest of a Megatron-LM command."""
+"""EPO618-620, 622-625, 951: checkpoint formats and what saving asks of the rest of a run, mostly in Megatron-LM."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.rules.engine import ERROR, NOTED, megatron_lm, put_paths, rule, violated, violated_by
-from ep_overlap_mcp.rules.sources import arguments
+from ep_overlap_mcp.rules.engine import (
+    ERROR,
+    NOTED,
+    Fix,
+    bridge,
+    megatron_lm,
+    put_paths,
+    rule,
+    violated,
+    violated_by,
+)
+from ep_overlap_mcp.rules.sources import arguments, megatron_bridge
+from ep_overlap_mcp.rules.truth import TRUE
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
+    from ep_overlap_mcp.rules.truth import Truth
     from ep_overlap_mcp.rules.view import View
 
-FORMAT = "args.ckpt_format"
+FORMAT, BRIDGE_FORMAT = "args.ckpt_format", "checkpoint.ckpt_format"
 MEGATRON_FSDP, TORCH_FSDP2 = "ddp.use_megatron_fsdp", "dist.use_torch_fsdp2"
 SAVE, INTERVAL, RETAIN = "args.save", "args.save_interval", "args.save_retain_interval"
 GLOO = "args.enable_gloo_process_groups"
@@ -24,22 +36,31 @@ _TO_TORCH_DIST = put_paths({FORMAT: "torch_dist"}, gives_up="checkpoints in the 
     "EPO618",
     "fsdp-dtensor-needs-megatron-fsdp",
     ERROR,
-    enforced=[megatron_lm()],
-    source=arguments("0.16.1", "1048-1050"),
-    about=[FORMAT],
-    fixes=[_TO_TORCH_DIST, put_paths({MEGATRON_FSDP: True}, gives_up="unsharded parameters")],
+    enforced=[megatron_lm(), bridge(unknown=NOTED, of_bridge=True)],
+    source=[
+        arguments("0.16.1", "1048-1050"),
+        megatron_bridge("main", "training/config.py", "1527-1533"),
+        megatron_bridge("0.2.0", "training/config.py", "1270-1276"),
+    ],
+    about=[FORMAT, BRIDGE_FORMAT],
+    fixes=[
+        Fix(lambda view: [{_format(view): "torch_dist"}], safe=False, gives_up="checkpoints in the other format"),
+        put_paths({MEGATRON_FSDP: True}, gives_up="unsharded parameters"),
+    ],
 )
-def fsdp_dtensor_needs_megatron_fsdp(view: View) -> Check:
+def fsdp_dtensor_needs_megatron_fsdp(view: View, *, of_bridge: bool = False) -> Check:
     """What it checks: checkpoints in the format `fsdp_dtensor` without Megatron-FSDP.
 
-    Why: the format stores the shards that Megatron-FSDP keeps; Megatron-LM asserts it.
+    Why: the format stores the shards that Megatron-FSDP keeps; Megatron-LM asserts it, and Bridge where a run saves or
+    loads.
 
     Example: `--ckpt-format fsdp_dtensor` left behind after `--use-megatron-fsdp` was removed
 
     Fix: `--ckpt-format torch_dist`.
     """
+    form, stores = (view[BRIDGE_FORMAT], _stores(view)) if of_bridge else (view[FORMAT], TRUE)
     return violated(
-        (view[FORMAT] == "fsdp_dtensor") & view[MEGATRON_FSDP].off,
+        (form == "fsdp_dtensor") & view[MEGATRON_FSDP].off & stores,
         "`ckpt_format` is fsdp_dtensor without Megatron-FSDP",
         expected="ckpt_format = torch_dist, or use_megatron_fsdp = true",
     )
@@ -49,26 +70,32 @@ def fsdp_dtensor_needs_megatron_fsdp(view: View) -> Check:
     "EPO619",
     "megatron-fsdp-needs-fsdp-dtensor",
     ERROR,
-    enforced=[megatron_lm()],
-    source=arguments("0.16.1", "690-691"),
-    about=[MEGATRON_FSDP],
+    enforced=[megatron_lm(), bridge(unknown=NOTED, of_bridge=True)],
+    source=[
+        arguments("0.16.1", "690-691"),
+        megatron_bridge("main", "training/config.py", "1104-1109"),
+        megatron_bridge("0.2.0", "training/config.py", "1245-1250"),
+    ],
+    about=[MEGATRON_FSDP, "dist.use_megatron_fsdp"],
     fixes=[
-        put_paths({FORMAT: "fsdp_dtensor"}, gives_up="checkpoints in the other format"),
+        Fix(lambda view: [{_format(view): "fsdp_dtensor"}], safe=False, gives_up="checkpoints in the other format"),
         put_paths({MEGATRON_FSDP: False}, gives_up="sharded parameters"),
     ],
 )
-def megatron_fsdp_needs_fsdp_dtensor(view: View) -> Check:
+def megatron_fsdp_needs_fsdp_dtensor(view: View, *, of_bridge: bool = False) -> Check:
     """What it checks: Megatron-FSDP with another checkpoint format than `fsdp_dtensor`; the default is another.
 
-    Why: no other format can hold its shards; Megatron-LM asserts it, also for a run that saves nothing.
+    Why: no other format can hold its shards; Megatron-LM asserts it, also for a run that saves nothing, and Bridge
+    where a run saves or loads.
 
     Example: `--use-megatron-fsdp` without `--ckpt-format`
 
     Fix: `--ckpt-format fsdp_dtensor`.
     """
+    form, stores = (view[BRIDGE_FORMAT], _stores(view)) if of_bridge else (view[FORMAT], TRUE)
     return violated(
-        view[MEGATRON_FSDP].on & (view[FORMAT] != "fsdp_dtensor"),
-        f"`ckpt_format` is {view[FORMAT]}; Megatron-FSDP takes fsdp_dtensor alone",
+        view[MEGATRON_FSDP].on & (form != "fsdp_dtensor") & stores,
+        f"`ckpt_format` is {form}; Megatron-FSDP takes fsdp_dtensor alone",
         expected="ckpt_format = fsdp_dtensor",
     )
 
@@ -247,3 +274,13 @@ def converted_checkpoint_needs_its_places(view: View) -> Check:
 
 
 _PLACES = ("load", "ckpt_convert_save")
+
+
+def _stores(view: View) -> Truth:
+    """Whether a Bridge run saves or loads."""
+    return view["checkpoint.save"].is_set | view["checkpoint.load"].is_set
+
+
+def _format(view: View) -> str:
+    """Where the format of the checkpoints stands."""
+    return BRIDGE_FORMAT if view.framework == "bridge" else FORMAT

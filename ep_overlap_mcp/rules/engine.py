@@ -36,7 +36,8 @@ _WORST: Final = {"error": 0, "warning": 1, "info": 2}
 class Clause:
     """One layer that enforces a rule, the releases in which it does, and what differs there.
 
-    `core` and `bridge` are version ranges; `frameworks` limits the clause to some frameworks.
+    `core` and `bridge` are version ranges; `frameworks` limits the clause to some frameworks; `severity` and `unknown`
+    replace those of the rule.
     """
 
     layer: Layer
@@ -45,6 +46,7 @@ class Clause:
     frameworks: tuple[Framework, ...] = ()
     severity: Severity | None = None
     params: tuple[tuple[str, Any], ...] = ()
+    unknown: UnknownClass | None = None
 
     def in_force(self, framework: Framework, release: Release) -> bool:
         """Whether this layer judges that framework and release."""
@@ -67,9 +69,11 @@ def megatron_lm(versions: str = "", *, severity: Severity | None = None, **param
     return Clause("megatron-lm", core=versions, severity=severity, params=tuple(params.items()))
 
 
-def bridge(versions: str = "", *, severity: Severity | None = None, **params: Any) -> Clause:
+def bridge(
+    versions: str = "", *, severity: Severity | None = None, unknown: UnknownClass | None = None, **params: Any
+) -> Clause:
     """Enforced by Megatron-Bridge; versions are of Bridge."""
-    return Clause("bridge", bridge=versions, severity=severity, params=tuple(params.items()))
+    return Clause("bridge", bridge=versions, severity=severity, params=tuple(params.items()), unknown=unknown)
 
 
 def run_time(
@@ -236,11 +240,12 @@ def registered() -> dict[str, Rule]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one rule came out: violated, undecided or met."""
+    """How one rule came out: violated, undecided or met; `unknown` is what an unknown makes of it."""
 
     rule: Rule
     state: Literal["violated", "undecided", "met"]
     severity: Severity
+    unknown: UnknownClass
     message: str = ""
     expected: str = ""
     needs: frozenset[str] = frozenset()
@@ -284,6 +289,7 @@ class _Together:
 
     params: Mapping[str, Any]
     severity: Severity
+    unknown: UnknownClass
     layers: tuple[Layer, ...]
     met: Outcome
     met_by: Sights | None = None
@@ -293,14 +299,15 @@ def _groups(rule: Rule, framework: Framework, release: Release) -> tuple[_Togeth
     groups: dict[str, list[Clause]] = {}
     for clause in rule.clauses:
         if clause.in_force(framework, release):
-            groups.setdefault(repr((clause.severity, clause.params)), []).append(clause)
+            groups.setdefault(repr((clause.severity, clause.unknown, clause.params)), []).append(clause)
     return tuple(_together(rule, clauses) for clauses in groups.values())
 
 
 def _together(rule: Rule, clauses: Sequence[Clause]) -> _Together:
-    severity = clauses[0].severity or rule.severity
+    severity, unknown = clauses[0].severity or rule.severity, clauses[0].unknown or rule.unknown
     layers = tuple(clause.layer for clause in clauses)
-    return _Together(dict(clauses[0].params), severity, layers, Outcome(rule, "met", severity, layers=layers))
+    met = Outcome(rule, "met", severity, unknown, layers=layers)
+    return _Together(dict(clauses[0].params), severity, unknown, layers, met)
 
 
 def _evaluate(rule: Rule, view: View, group: _Together) -> Outcome:
@@ -311,18 +318,18 @@ def _evaluate(rule: Rule, view: View, group: _Together) -> Outcome:
     if check.violated.value is False:
         group.met_by = None if EVERYTHING in view.looks else tuple(view.looks.items())
         return group.met
-    severity, layers, reads = group.severity, group.layers, view.reads
+    severity, unknown, layers, reads = group.severity, group.unknown, group.layers, view.reads
     if check.settings is not None:
         reads = {path: view.effective[path] for path in check.settings}
     if check.violated.value is None:
         return Outcome(
-            rule, "undecided", severity, needs=check.violated.needs, why=check.why, layers=layers, reads=reads
+            rule, "undecided", severity, unknown, needs=check.violated.needs, why=check.why, layers=layers, reads=reads
         )
-    return Outcome(rule, "violated", severity, check.message, check.expected, layers=layers, reads=reads)
+    return Outcome(rule, "violated", severity, unknown, check.message, check.expected, layers=layers, reads=reads)
 
 
 def _met(rule: Rule) -> Outcome:
-    return Outcome(rule, "met", rule.severity)
+    return Outcome(rule, "met", rule.severity, rule.unknown)
 
 
 def _agreed(outcomes: Sequence[Outcome], views: Sequence[View]) -> Outcome:
@@ -336,7 +343,9 @@ def _agreed(outcomes: Sequence[Outcome], views: Sequence[View]) -> Outcome:
         if first.state != "undecided":
             return worst
         needs = frozenset().union(*(o.needs for o in outcomes))
-        return Outcome(first.rule, "undecided", worst.severity, needs=needs, layers=first.layers, reads=first.reads)
+        return Outcome(
+            first.rule, "undecided", worst.severity, first.unknown, needs=needs, layers=first.layers, reads=first.reads
+        )
     needs = frozenset().union(*(o.needs for o in outcomes)) | {_release_setting(views)}
     telling = next(o for o in outcomes if o.state != "met")
     bad = [_label(view) for outcome, view in zip(outcomes, views, strict=True) if outcome.state == "violated"]
@@ -345,6 +354,7 @@ def _agreed(outcomes: Sequence[Outcome], views: Sequence[View]) -> Outcome:
         telling.rule,
         "undecided",
         worst.severity,
+        telling.unknown,
         needs=needs,
         why=_differs(bad, good),
         layers=telling.layers,

@@ -86,7 +86,7 @@ def graph_scope_or_modules_not_both(view: View) -> Check:
     "EPO312",
     "bridge-local-graph-is-full-iteration",
     ERROR,
-    enforced=[bridge(">=0.7")],
+    enforced=[bridge(">=0.6")],
     source=megatron_bridge("main", "utils/cuda_graph.py", "134-153"),
     fixes=[put(cuda_graph_impl="transformer_engine", gives_up="local CUDA graphs"), no_graphs()],
 )

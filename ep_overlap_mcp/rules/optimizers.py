@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ep_overlap_mcp.rules.engine import ERROR, NOTED, megatron_lm, put_paths, rule, run_time, violated, violated_by
-from ep_overlap_mcp.rules.sources import arguments, megatron
+from ep_overlap_mcp.rules.engine import (
+    ERROR,
+    NOTED,
+    bridge,
+    megatron_lm,
+    put_paths,
+    rule,
+    run_time,
+    violated,
+    violated_by,
+)
+from ep_overlap_mcp.rules.sources import arguments, megatron, megatron_bridge
 from ep_overlap_mcp.rules.truth import FALSE
 
 if TYPE_CHECKING:
@@ -131,8 +141,13 @@ def fp8_param_gather_needs_sharded_optimizer(view: View) -> Check:
     enforced=[
         run_time("<0.18", on=_ON_MEGATRON_LM, fsdp_clears=False),
         run_time(">=0.18", on=_ON_MEGATRON_LM, fsdp_clears=True),
+        bridge(unknown=NOTED, fsdp_clears=False),
     ],
-    source=[megatron("0.16.1", _DDP_CONFIG, "153-154"), arguments("0.18.2", "1119-1121")],
+    source=[
+        megatron("0.16.1", _DDP_CONFIG, "153-154"),
+        arguments("0.18.2", "1119-1121"),
+        megatron_bridge("main", "training/config.py", "1401-1404"),
+    ],
     about=[REUSED],
     fixes=[put_paths({REUSED: False}, gives_up="the memory that the shared buffer saves")],
 )
@@ -140,7 +155,7 @@ def reused_grad_buffer_needs_fp8_param_gather(view: View, *, fsdp_clears: bool) 
     """What it checks: `reuse_grad_buf_for_mxfp8_param_ag` without `fp8_param_gather`.
 
     Why: the gradient buffer is lent to the gather of MXFP8 parameters; without one, building the data-parallel
-    configuration fails an assertion. From 0.18 Megatron-FSDP clears the flag.
+    configuration fails an assertion. From 0.18 Megatron-FSDP clears the flag, in Bridge only after the assertion.
 
     Example: `--reuse-grad-buf-for-mxfp8-param-ag` without `--fp8-param-gather`
 
@@ -271,16 +286,24 @@ def cpu_optimizer_needs_precision_aware_optimizer(view: View) -> Check:
     enforced=[
         run_time("<0.18", on=_ON_MEGATRON_LM, fsdp_distributes=False),
         run_time(">=0.18", on=_ON_MEGATRON_LM, fsdp_distributes=True),
+        bridge(unknown=NOTED, fsdp_distributes=False, one_flag=False),
     ],
-    source=[megatron("0.16.1", _CONFIG, "374-381"), arguments("0.18.2", "1113-1119")],
+    source=[
+        megatron("0.16.1", _CONFIG, "374-381"),
+        arguments("0.18.2", "1113-1119"),
+        megatron_bridge("main", "training/config.py", "1401-1404"),
+    ],
     about=[PRECISION_AWARE],
     fixes=[_DISTRIBUTE, put_paths({PRECISION_AWARE: False}, gives_up="small optimizer states")],
 )
-def precision_aware_optimizer_needs_distributed_adam(view: View, *, fsdp_distributes: bool) -> Check:
+def precision_aware_optimizer_needs_distributed_adam(
+    view: View, *, fsdp_distributes: bool, one_flag: bool = True
+) -> Check:
     """What it checks: the precision-aware optimizer without the distributed optimizer, or with another than Adam.
 
     Why: building the optimizer's configuration fails an assertion. From 0.18 Megatron-FSDP turns the distributed
-    optimizer on.
+    optimizer on. Bridge has a flag in `ddp` and one in `optimizer`, which are one setting here: there, only Adam is
+    checked.
 
     Example: `--use-precision-aware-optimizer` without `--use-distributed-optimizer`
 
@@ -291,7 +314,10 @@ def precision_aware_optimizer_needs_distributed_adam(view: View, *, fsdp_distrib
     return violated_by(
         [
             (optimizer != "adam", f"`use_precision_aware_optimizer` is on with `optimizer` {optimizer}"),
-            (~distributed, "`use_precision_aware_optimizer` is on without the distributed optimizer"),
+            (
+                ~distributed if one_flag else FALSE,
+                "`use_precision_aware_optimizer` is on without the distributed optimizer",
+            ),
         ],
         when=view[PRECISION_AWARE].on,
         expected="optimizer = adam, use_distributed_optimizer = true",
@@ -302,7 +328,7 @@ def precision_aware_optimizer_needs_distributed_adam(view: View, *, fsdp_distrib
     "EPO634",
     "small-optimizer-states-need-precision-aware-optimizer",
     ERROR,
-    enforced=[run_time(on=_ON_MEGATRON_LM)],
+    enforced=[run_time(on=_ON_MEGATRON_LM), bridge(unknown=NOTED)],
     source=megatron("0.16.1", _CONFIG, "413-426"),
     about=STATES,
     fixes=[
@@ -356,15 +382,15 @@ def fp32_reduction_needs_fp32_main_grads(view: View) -> Check:
     "EPO636",
     "min-lr-at-most-lr",
     ERROR,
-    enforced=[megatron_lm()],
-    source=arguments("0.16.1", "835-836"),
+    enforced=[megatron_lm(), bridge(unknown=NOTED)],
+    source=[arguments("0.16.1", "835-836"), megatron("0.16.1", "core/optimizer_param_scheduler.py", "147-149")],
     about=["optimizer.min_lr"],
     fixes=[put_paths({"optimizer.min_lr": None}, gives_up="the floor of the learning rate")],
 )
 def min_lr_at_most_lr(view: View) -> Check:
     """What it checks: a smallest learning rate above the largest.
 
-    Why: Megatron-LM asserts the order, without a text.
+    Why: Megatron-LM and core's scheduler, which Bridge builds, assert the order without a text.
 
     Example: `--lr 1e-5 --min-lr 1e-4`
 

@@ -10,6 +10,7 @@ from ep_overlap_mcp.rules.engine import (
     NOTED,
     WARNING,
     Fix,
+    bridge,
     core,
     evidence,
     megatron_lm,
@@ -20,7 +21,7 @@ from ep_overlap_mcp.rules.engine import (
     violated_by,
 )
 from ep_overlap_mcp.rules.remedies import RESHARDED
-from ep_overlap_mcp.rules.sources import arguments, core_config, megatron
+from ep_overlap_mcp.rules.sources import arguments, core_config, megatron, megatron_bridge
 from ep_overlap_mcp.rules.truth import FALSE, derived
 
 if TYPE_CHECKING:
@@ -200,14 +201,15 @@ def heads_divide_by_tp(view: View, *, divisor_passes: bool) -> Check:
     "EPO531",
     "sequence-divides-by-context-parallel",
     ERROR,
-    enforced=[megatron_lm()],
-    source=arguments("0.16.1", "817-820"),
+    enforced=[megatron_lm(), bridge()],
+    source=[arguments("0.16.1", "817-820"), megatron_bridge("main", "training/config.py", "1574-1577")],
     unknown=NOTED,
+    about=[CP],
 )
 def sequence_divides_by_context_parallel(view: View) -> Check:
     """What it checks: context parallelism with a sequence length that is no multiple of twice its size.
 
-    Why: each rank takes two mirrored slices of the sequence; Megatron-LM asserts it.
+    Why: each rank takes two mirrored slices of the sequence; Megatron-LM and Bridge assert it.
 
     Example: `--seq-length 1000 --context-parallel-size 8`
 

@@ -34,7 +34,7 @@ def setting_unknown_to_version(view: View) -> Check:
 
     Fix: remove the setting, use its name in that release, or run the release that has it.
     """
-    absent = absent_from(view.release.core, command_line=view.framework == "megatron-lm")
+    absent = absent_from(view.release, command_line=view.framework == "megatron-lm")
     strange = [s for s in view.request.written if s.path in absent]
     if strange and not all(reading.strict for reading in view.request.readings):
         strange = [s for s in strange if not s.path.startswith("args.")]  # launchers may take what Megatron-LM does not

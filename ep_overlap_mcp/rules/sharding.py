@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ep_overlap_mcp.rules.engine import (
     ERROR,
     NOTED,
+    bridge,
     evidence,
     megatron_lm,
     put,
@@ -16,7 +17,7 @@ from ep_overlap_mcp.rules.engine import (
     violated,
     violated_by,
 )
-from ep_overlap_mcp.rules.sources import arguments, megatron
+from ep_overlap_mcp.rules.sources import arguments, megatron, megatron_bridge
 from ep_overlap_mcp.rules.truth import TRUE
 
 if TYPE_CHECKING:
@@ -131,16 +132,17 @@ def fsdp_overlap_limits(view: View) -> Check:
     "EPO613",
     "offloading-needs-v1-env",
     ERROR,
-    enforced=[megatron_lm(">=0.16")],
-    source=arguments("0.16.1", "1222-1227"),
+    enforced=[megatron_lm(">=0.16"), bridge(">=0.3")],
+    source=[arguments("0.16.1", "1222-1227"), megatron_bridge("main", "training/config.py", "2209-2215")],
     unknown=NOTED,
+    about=["model.fine_grained_activation_offloading"],
     fixes=[put_paths({V1: 1})],
 )
 def offloading_needs_v1_env(view: View) -> Check:
     """What it checks: fine-grained activation offloading with Transformer Engine 2.10 or newer and without
     `NVTE_CPU_OFFLOAD_V1=1`.
 
-    Why: the newer offloading would move weights too; Megatron-LM asserts the variable.
+    Why: the newer offloading would move weights too; Megatron-LM and Bridge demand the variable.
 
     Example: `--fine-grained-activation-offloading` without the variable
 

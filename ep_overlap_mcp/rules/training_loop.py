@@ -1,4 +1,4 @@
-"""EPO534, 536, 537, 540, 541, 912-916, 922: sequence lengths, iterations and data of a Megatron-LM command."""
+"""EPO534, 536, 537, 540, 541, 912-916, 922: sequence lengths, iterations and data, as Megatron-LM has them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ep_overlap_mcp.rules.engine import (
     ERROR,
     NOTED,
     Fix,
+    bridge,
     megatron_lm,
     put,
     put_paths,
@@ -16,7 +17,7 @@ from ep_overlap_mcp.rules.engine import (
     violated_by,
 )
 from ep_overlap_mcp.rules.sizes import GLOBAL, MICRO
-from ep_overlap_mcp.rules.sources import arguments
+from ep_overlap_mcp.rules.sources import arguments, megatron_bridge
 from ep_overlap_mcp.rules.truth import FALSE, any_of, derived
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ CP, LEVELS, COMM = "model.context_parallel_size", "model.hierarchical_context_pa
 ITERATIONS, SAMPLES = "args.train_iters", "args.train_samples"
 MOCK, BLEND = "args.mock_data", "args.data_path"
 SPLITS = ("args.train_data_path", "args.valid_data_path", "args.test_data_path")
-EVAL_MICRO, EVAL_GLOBAL = "args.eval_micro_batch_size", "args.eval_global_batch_size"
+_OF_ARGUMENTS = ("args.eval_micro_batch_size", "args.eval_global_batch_size")
+_OF_BRIDGE = ("validation.eval_micro_batch_size", "validation.eval_global_batch_size")
 STYLE, DECAYS = "args.weight_decay_incr_style", ("args.start_weight_decay", "args.end_weight_decay")
 _RETIRED = ("args.batch_size", "args.warmup", "args.model_parallel_size", "args.checkpoint_activations")
 
@@ -67,8 +69,8 @@ def positions_cover_sequence(view: View) -> Check:
     "EPO536",
     "context-parallel-levels-fit",
     ERROR,
-    enforced=[megatron_lm()],
-    source=arguments("0.16.1", "403-408"),
+    enforced=[megatron_lm(), bridge(">=0.4", unknown=NOTED)],
+    source=[arguments("0.16.1", "403-408"), megatron_bridge("main", "training/config.py", "1664-1697")],
     about=[LEVELS, COMM],
     fixes=[put(hierarchical_context_parallel_sizes=None, cp_comm_type=["p2p"], gives_up="the levels")],
 )
@@ -76,7 +78,7 @@ def context_parallel_levels_fit(view: View) -> Check:
     """What it checks: `hierarchical_context_parallel_sizes` whose product is not the context parallel size, or
     `cp_comm_type` a2a+p2p without them.
 
-    Why: Megatron-LM asserts both.
+    Why: Megatron-LM asserts both, and Bridge from 0.4; there, without levels each rank would attend to its own slice.
 
     Example: `--context-parallel-size 4 --cp-comm-type a2a+p2p`
 
@@ -307,22 +309,26 @@ def intervals_fit(view: View) -> Check:
     "EPO540",
     "evaluation-batch-divides",
     ERROR,
-    enforced=[megatron_lm(">=0.18")],
-    source=[arguments("0.18.2", "704-711"), arguments("main", "706-719")],
+    enforced=[megatron_lm(">=0.18", of=_OF_ARGUMENTS), bridge(">=0.5", of=_OF_BRIDGE)],
+    source=[
+        arguments("0.18.2", "704-711"),
+        arguments("main", "706-719"),
+        megatron_bridge("main", "training/config.py", "1431-1478"),
+    ],
     unknown=NOTED,
-    about=[EVAL_MICRO, EVAL_GLOBAL, "train.rampup_batch_size"],
-    fixes=[put_paths({EVAL_MICRO: None, EVAL_GLOBAL: None}, gives_up="batches of the evaluation's own")],
+    about=[*_OF_ARGUMENTS, *_OF_BRIDGE, "train.rampup_batch_size"],
+    fixes=[Fix(lambda view: _as_in_training(view), safe=False, gives_up="batches of the evaluation's own")],  # noqa: PLW0108
 )
-def evaluation_batch_divides(view: View) -> Check:
+def evaluation_batch_divides(view: View, *, of: tuple[str, str]) -> Check:
     """What it checks: an evaluation batch that does not divide into whole microbatches on the data-parallel ranks.
 
-    Why: Megatron-LM asserts it from 0.18; what is not given is as in training.
+    Why: Megatron-LM asserts it from 0.18 and Bridge from 0.5; what is not given is as in training.
 
     Example: `--eval-global-batch-size 100` on 64 data-parallel ranks
 
     Fix: a multiple of evaluation micro batch x data-parallel size.
     """
-    micro, whole = view[EVAL_MICRO], view[EVAL_GLOBAL]
+    micro, whole = (view[path] for path in of)
     micro = view[MICRO] if micro.known and micro.raw is None else micro
     whole = view[GLOBAL] if whole.known and whole.raw is None else whole
     step = micro * view.data_parallel_size
@@ -391,6 +397,11 @@ def encoder_sizes_repeat(view: View) -> Check:
 def _any_given(view: View, *names: str) -> Truth:
     """Whether any of the arguments is given and not 0."""
     return any_of(view[f"args.{name}"].on for name in names)
+
+
+def _as_in_training(view: View) -> Iterable[Mapping[str, None]]:
+    """The batches of the evaluation that are given, left out."""
+    yield {path: None for path in (*_OF_ARGUMENTS, *_OF_BRIDGE) if view.effective[path].written}
 
 
 def _product(levels: object) -> int:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from ep_overlap_mcp.hardware import find_gpu
-from ep_overlap_mcp.rules.truth import FALSE, TRUE, Truth, Value, VersionValue, derived, truth
+from ep_overlap_mcp.rules.truth import FALSE, TRUE, Truth, Value, VersionValue, all_of, derived, truth
 from ep_overlap_mcp.settings.effective import Effective
 from ep_overlap_mcp.settings.request import BRIDGE_DELAY, BRIDGE_SWITCH, MODEL_DELAY, MODEL_SWITCH
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.stack import Framework, Release
 
 # What a rule looked at: an effective setting by its path, or a path with how it was looked at. `aside` is an effective
-# setting that a finding does not show.
-Look = str | tuple[Literal["requested", "written", "aside", "everything"], str]
+# setting that a finding does not show, `told` whether it is stated or has its default.
+Look = str | tuple[Literal["requested", "written", "told", "aside", "everything"], str]
 Sights = tuple[tuple[Look, "Value | Truth"], ...]
 EVERYTHING: Final[Look] = ("everything", "")
 _GRAPH_MODULES = ("model.cuda_graph_modules", "model.cuda_graph_scope")
@@ -55,6 +55,15 @@ class View:
     def written(self, path: str) -> Truth:
         """Whether the text or the caller states the setting at all."""
         return cast("Truth", self._look(("written", path)))
+
+    def tells(self, *paths: str) -> Truth:
+        """Whether all of the settings are stated, or the text is complete, so that their defaults count."""
+        return all_of(cast("Truth", self._look(("told", path))) for path in paths)
+
+    @property
+    def complete(self) -> Truth:
+        """Whether what the text does not state has its default."""
+        return cast("Truth", self._look(("told", "")))
 
     def states(self, paths: Iterable[str]) -> bool:
         """Whether the text, the caller or a proposal states one of the settings, be its value known or not."""
@@ -217,6 +226,8 @@ class View:
             return _value(self._effective.requested(path))
         if kind == "aside":
             return _value(self._effective[path])
+        if kind == "told":
+            return truth(self._request.complete or path in self._request.settings)
         stated = self._request.settings.get(path)
         return truth(stated is not None and stated.written)
 

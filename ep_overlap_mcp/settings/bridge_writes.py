@@ -1,8 +1,10 @@
 """What Megatron-Bridge writes before core sees the configuration: the recipe helper, then `CommOverlapConfig.setup`.
 
 Source: NVIDIA-NeMo/Megatron-Bridge@067f987df src/megatron/bridge/training/comm_overlap.py:405-643 (the same logic from
-v0.3.0), src/megatron/bridge/training/flex_dispatcher_backend.py (v0.2.0 to main) and
-src/megatron/bridge/training/config.py:1218-1253 (packing, main only).
+v0.3.0), src/megatron/bridge/training/flex_dispatcher_backend.py (v0.2.0 to main),
+src/megatron/bridge/training/config.py:1066-1069, 1218-1253 (FSDP; packing, main only) and
+src/megatron/bridge/models/transformer_config.py:80-88, 174-178 (sequence parallelism from v0.4.0, experts' tensor
+parallelism from v0.6.0).
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ def bridge_writes(settings: Effective) -> None:
         _model_fields(settings)
         _distributed_optimizer_fields(settings)
     _missing_backend(settings)
+    _sizes(settings)
+    _megatron_fsdp(settings)
 
 
 def flex_backend_allowed(backend: str, gpu: str, settings: Effective) -> bool | None:
@@ -88,6 +92,23 @@ def _missing_backend(settings: Effective) -> None:
     backend, flag = settings.value("model.moe_flex_dispatcher_backend"), settings.value("model.moe_enable_deepep")
     if flex and backend is None and flag is not True and settings.release.bridge_within(">=0.7"):
         settings.write("model.moe_token_dispatcher_type", "alltoall", "flex without a backend")
+
+
+def _sizes(settings: Effective) -> None:
+    """`TransformerConfig.finalize`: no sequence parallelism at TP 1; experts that EP splits are not split by TP."""
+    tp, sp = settings["model.tensor_model_parallel_size"], settings["model.sequence_parallel"]
+    if sp.value is True and tp.known and tp.value <= 1 and settings.release.bridge_within(">=0.4"):
+        settings.write(sp.path, value=False, why="cleared at TP 1")
+    etp, ep = settings["model.expert_tensor_parallel_size"], settings["model.expert_model_parallel_size"]
+    if etp.value is None and ep.value not in (0, 1) and settings.release.bridge_within(">=0.6"):
+        settings.write(etp.path, 1, "1 with expert parallelism", *ep.needs)
+
+
+def _megatron_fsdp(settings: Effective) -> None:
+    """Either of the two flags turns it on; the one that is stated counts where the other is not."""
+    flag, other = settings["ddp.use_megatron_fsdp"], settings["dist.use_megatron_fsdp"]
+    if other.written and flag.value is not True and not (flag.written and other.value is False):
+        settings.write(flag.path, other.value, other.path, *other.needs)
 
 
 def _packing(settings: Effective) -> None:

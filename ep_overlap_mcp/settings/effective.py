@@ -17,7 +17,7 @@ from ep_overlap_mcp.settings.setting import Origin, Setting, unknown
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.settings.request import Request
-    from ep_overlap_mcp.stack import Core, Release
+    from ep_overlap_mcp.stack import Release
 
 _UNKNOWN_WHEN_PARTIAL = frozenset(
     ("model", "comm_overlap", "ddp", "optimizer", "train", "dist", "rng", "rerun_state_machine", "args")
@@ -84,7 +84,7 @@ class Effective:
 
     def _unstated(self, path: str) -> Setting:
         command_line = self.request.framework == "megatron-lm"
-        return _unstated(path, self.release.core, command_line=command_line, partial=bool(self.request.partial))
+        return _unstated(path, self.release, command_line=command_line, partial=bool(self.request.partial))
 
 
 def _single_values(settings: Effective) -> None:
@@ -99,16 +99,19 @@ def _single_values(settings: Effective) -> None:
 
 
 @lru_cache(maxsize=32768)
-def _unstated(path: str, core: Core, *, command_line: bool, partial: bool) -> Setting:
+def _unstated(path: str, release: Release, *, command_line: bool, partial: bool) -> Setting:
     """A setting that no one stated: the release's default, or unknown."""
-    field = field_table().get(path)
+    field, core = field_table().get(path), release.core
     if field is None:
         raise KeyError(f"{path} is no setting of the field table")
-    if not field.exists_in(core):
+    if not field.known_to(release):
         return _default(path, None, f"not in {core.label}")
     top = path.partition(".")[0]
     if top in _NEVER_DEFAULTED or (partial and top in _UNKNOWN_WHEN_PARTIAL):
         return unknown(path)
+    if field.bridge_defaults and release.bridge_minor is not None:
+        default = field.bridge_default(release.bridge_minor)
+        return unknown(path) if partial else _default(path, default, f"default of megatron-bridge {release.bridge}")
     if not field.defaults:
         return unknown(path) if top in ("model", "train") and field.optional else _default(path, None, "unset")
     return _default(path, field.default(core, command_line=command_line), f"default of {core.label}")

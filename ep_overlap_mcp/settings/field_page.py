@@ -20,6 +20,8 @@ def field_markdown(field: Field) -> str:
         rows.append("- default: " + _by_release(field.defaults, field.until))
     if field.cli_defaults:
         rows.append("- default on Megatron-LM's command line: " + _by_release(field.cli_defaults, None))
+    if field.bridge_defaults:
+        rows.append("- default in Megatron-Bridge: " + _by_release(field.bridge_defaults, None))
     if field.flags:
         whose = "Megatron-LM flag" if field.command_line else "flag of launchers (Megatron-LM has none)"
         rows.append(f"- {whose}: {', '.join(f'`{flag}`' for flag in field.flags)}")

@@ -2,7 +2,8 @@
 
 The rows stand in `fields.json`. Types, defaults and flags were read from the dataclasses and argument parsers of
 NVIDIA/Megatron-LM at core_v0.14.0, core_v0.15.3, core_v0.16.1, core_v0.17.1, core_v0.18.2, core_v0.19.0 and main
-(d98e8a64dd); `dev` is d48bd6be0a. The test suite holds them to the installed release.
+(d98e8a64dd); `dev` is d48bd6be0a. The test suite holds them to the installed release. Bridge's own fields were read at
+NVIDIA-NeMo/Megatron-Bridge v0.2.0 to v0.6.0 and main (067f987df).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ep_overlap_mcp.settings.values import encodable, expected, is_one, says_non
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ep_overlap_mcp.stack import Core
+    from ep_overlap_mcp.stack import Core, Release
 
 
 class _Absent:
@@ -52,6 +53,7 @@ class ValueNotAllowedError(ValueError):
 class Field:
     """One setting. `defaults` holds pairs (first release that has it, as major.minor or "main"; value).
 
+    `bridge_defaults` holds such pairs of Bridge, where it has a default of its own or the field is its own.
     `choices` are those of all releases, checked by core itself where `core_checks` says so, else by argparse alone;
     `choices_since` and `choices_until` name the first release whose parser takes one and the first that does no
     longer, where no rule of its own says it. `cli_choices` are argparse's where it takes fewer, `cli_type` its type
@@ -69,6 +71,7 @@ class Field:
     count: int | None = None
     defaults: tuple[tuple[str, Any], ...] = ()
     cli_defaults: tuple[tuple[str, Any], ...] = ()
+    bridge_defaults: tuple[tuple[str, Any], ...] = ()
     until: str | None = None
     on_dev: bool | None = None
     choices: tuple[Any, ...] = ()
@@ -102,6 +105,11 @@ class Field:
             return max(core.minor, _OLDEST) >= _minor(since) and (until is None or core.minor < _minor(until))
         return not self.defaults or self.default(core) is not ABSENT
 
+    def known_to(self, release: Release, *, command_line: bool = False) -> bool:
+        """Whether core knows the field, or Bridge where a release has one; its models have fields before core does."""
+        of_bridge = release.bridge is not None and bool(self.bridge_defaults)
+        return of_bridge or self.exists_in(release.core, command_line=command_line)
+
     def default(self, core: Core, *, command_line: bool = False) -> Any:
         """The value when nothing is written, from the dataclass or from Megatron-LM's command line; or ABSENT."""
         if core.is_dev and self.on_dev is not None:
@@ -119,6 +127,15 @@ class Field:
                 if minor >= _minor(since):
                     value = candidate
         return [value] if self.type == "list" and isinstance(value, str) else value
+
+    @property
+    def of_bridge(self) -> bool:
+        """Whether Bridge alone has the field."""
+        return bool(self.bridge_defaults) and not self.defaults
+
+    def bridge_default(self, minor: tuple[int, ...]) -> Any:
+        """The value when nothing is written, in a release of Bridge given as (major, minor); None before it has one."""
+        return next((v for since, v in reversed(self.bridge_defaults) if minor >= _minor(since)), None)
 
     def refused_choices(self, value: Any, core: Core) -> list[Any]:
         """Of a written value, or of a list's items, those that this release's parser does not know yet, or any more.
@@ -202,7 +219,8 @@ class Field:
     @property
     def default_anywhere(self) -> Any:
         """The newest default, or ABSENT when the field belongs to no release."""
-        return self.defaults[-1][1] if self.defaults else ABSENT
+        known = self.defaults or self.bridge_defaults
+        return known[-1][1] if known else ABSENT
 
 
 class FieldTable:
@@ -270,7 +288,7 @@ class FieldTable:
     def _by_name(self) -> dict[str, Field]:
         found: dict[str, Field] = {}
         for field in sorted(self.by_path.values(), key=lambda f: f.path.startswith("comm_overlap.")):
-            if field.path.partition(".")[0] not in ("env", "runtime", "hardware", "bridge"):
+            if field.path.partition(".")[0] not in ("env", "runtime", "hardware", "bridge") and not field.of_bridge:
                 for name in (field.name, *field.aliases):
                     found.setdefault(name, field)
         return found
@@ -283,10 +301,10 @@ def field_table() -> FieldTable:
 
 
 @lru_cache(maxsize=64)
-def absent_from(core: Core, *, command_line: bool = False) -> frozenset[str]:
-    """The paths that this release of megatron-core, or its Megatron-LM's parser, does not know."""
+def absent_from(release: Release, *, command_line: bool = False) -> frozenset[str]:
+    """The paths that this release of megatron-core and Bridge, or its Megatron-LM's parser, does not know."""
     fields = field_table().by_path.values()
-    return frozenset(field.path for field in fields if not field.exists_in(core, command_line=command_line))
+    return frozenset(field.path for field in fields if not field.known_to(release, command_line=command_line))
 
 
 @lru_cache(maxsize=1)
@@ -313,6 +331,7 @@ def _field(row: Mapping[str, Any]) -> Field:
         count=row.get("count"),
         defaults=tuple((since, value) for since, value in row.get("default", ())),
         cli_defaults=tuple((since, value) for since, value in row.get("cli_default", ())),
+        bridge_defaults=tuple((since, value) for since, value in row.get("bridge_default", ())),
         until=row.get("until"),
         on_dev=row.get("dev"),
         choices=tuple(row.get("choices", ())),

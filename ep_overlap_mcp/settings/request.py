@@ -73,7 +73,7 @@ class Request:
         if len(candidates) == 1:
             return candidates
         paths, flags = {s.path for s in self.written}, self.framework == "megatron-lm"
-        fitting = [r for r in candidates if paths.isdisjoint(absent_from(r.core, command_line=flags))]
+        fitting = [r for r in candidates if paths.isdisjoint(absent_from(r, command_line=flags))]
         taking = [r for r in fitting if not (flags and any(self.refused_choices(r.core)))]
         return tuple(taking or fitting) or candidates
 

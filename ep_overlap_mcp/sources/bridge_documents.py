@@ -43,11 +43,17 @@ def read_run_config(document: Document) -> Reading:
     elif model is None or not ("num_layers" in model or "_target_" in model):
         reading.partial.append(BRIDGE.partial or "")
     document.record(reading, BRIDGE)
-    target = model.entry("_target_") if model else None
-    if target and isinstance(target.node, Leaf) and isinstance(target.node.value, str):
-        provider = target.node.value.rpartition(".")[2]
-        reading.add("model.provider", provider, line=target.line, text=target.text, span=target.node.span)
+    _add_class(reading, "model.provider", model)
+    _add_class(reading, "dataset.kind", document.root.table("dataset"))
     return reading
+
+
+def _add_class(reading: Reading, path: str, table: Table | None) -> None:
+    """The class that an object names in `_target_`."""
+    target = table.entry("_target_") if table else None
+    if target and isinstance(target.node, Leaf) and isinstance(target.node.value, str):
+        name = target.node.value.rpartition(".")[2]
+        reading.add(path, name, line=target.line, text=target.text, span=target.node.span)
 
 
 def read_bridge_overrides(document: Document) -> Reading:

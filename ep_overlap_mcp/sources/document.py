@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 _BASES = ("defaults", "bases", "extends", "includes")
-# Objects that count as one statement: which class it is, or that it is there.
-_WHOLE_OBJECTS = ("peft", "dataset.packed_sequence_specs")
+# Objects that are a statement themselves: which class it is, or that it is there.
+WHOLE_OBJECTS = ("peft", "dataset.packed_sequence_specs", "dataset.offline_packing_specs")
 
 
 @dataclass
@@ -45,16 +45,18 @@ class Document:
             if isinstance(entry.node, Table) and not self._is_value(vocabulary, name):
                 self._object(reading, vocabulary, name, entry)
                 self.record(reading, vocabulary, entry.node, prefix=f"{name}.", at=f"{place}.")
-            else:
-                self.record_entry(reading, vocabulary, name, entry, at=place)
+                continue
+            self.record_entry(reading, vocabulary, name, entry, at=place)
+            if isinstance(entry.node, Table) and vocabulary.canonical(name) in WHOLE_OBJECTS:
+                self.record(reading, vocabulary, entry.node, prefix=f"{name}.", at=f"{place}.")
 
     def record_entry(self, reading: Reading, vocabulary: Vocabulary, name: str, entry: Entry, *, at: str) -> None:
         """Record one statement."""
         if not concerns(vocabulary, name):
             return
         value, why = self.value(entry, at)
-        if isinstance(entry.node, Table) and vocabulary.canonical(name) in _WHOLE_OBJECTS:
-            value = _class_name(entry.node)
+        if isinstance(entry.node, Table) and vocabulary.canonical(name) in WHOLE_OBJECTS:
+            value = class_name(entry.node)
         record(reading, vocabulary, name, value, line=entry.line, text=entry.text, span=entry.node.span, why=why)
 
     def value(self, entry: Entry, at: str) -> tuple[Any, str]:
@@ -74,7 +76,7 @@ class Document:
 
     @staticmethod
     def _is_value(vocabulary: Vocabulary, name: str) -> bool:
-        if vocabulary.canonical(name) in _WHOLE_OBJECTS:
+        if vocabulary.canonical(name) in WHOLE_OBJECTS:
             return True
         is_part = any(prefix == f"{name}." for prefix, _ in vocabulary.parts)
         return not is_part and isinstance(vocabulary.setting(name), Field)
@@ -86,7 +88,7 @@ class Document:
             add_comm_overlap(reading, written, line=entry.line, text=entry.text)
 
 
-def _class_name(table: Table) -> Any:
+def class_name(table: Table) -> Any:
     """`LoRA` of `_target_: megatron.bridge.peft.lora.LoRA`; UNKNOWN where the class is not named."""
     target = table.scalar("_target_")
     return target.rpartition(".")[2] if isinstance(target, str) else UNKNOWN

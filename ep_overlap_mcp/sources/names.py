@@ -30,6 +30,7 @@ _SECTION = re.compile(
 NoSetting = Literal["look-alike", "unknown name", "dead"]
 
 OBJECTS = ("model", "comm_overlap", "ddp", "optimizer", "train", "dataset", "dist", "rng", "rerun_state_machine")
+_BRIDGES_OWN = ("scheduler", "validation", "checkpoint", "tokenizer", "profiling", "logger")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,9 @@ class Vocabulary:
         in_section = self.sections and all(map(_SECTION.match, top.split(".")))
         if found is None and (top in ("", "model") or in_section):
             known = (table.get(f"{o}.{rest}") for o in (*_BARE_OBJECTS, *(["args"] if self.arguments else [])))
-            found = next((f for f in known if f is not None), None) or _alias(rest)
+            found = next((f for f in known if f and (f.path.startswith("model.") or not f.of_bridge)), None) or _alias(
+                rest
+            )
         return found
 
     def _is_own(self, canonical: str) -> bool:
@@ -98,7 +101,8 @@ _BOOKKEEPING = ("_target_", "_call_", "_partial_", "_args_", "_name_", "")
 
 def _is_open(canonical: str) -> bool:
     """Whether an object has many fields that no rule knows, so that an unknown name says nothing."""
-    return canonical.partition(".")[0] in ("optimizer", "train", "dataset", "dist", "rng", "rerun_state_machine")
+    top = canonical.partition(".")[0]
+    return top in ("optimizer", "train", "dataset", "dist", "rng", "rerun_state_machine", *_BRIDGES_OWN)
 
 
 def _alias(name: str) -> Field | None:
@@ -107,7 +111,7 @@ def _alias(name: str) -> Field | None:
     return found if found is not None and name in found.aliases else None
 
 
-_BRIDGE_OBJECTS = tuple((f"{o}.", o) for o in OBJECTS)
+_BRIDGE_OBJECTS = tuple((f"{o}.", o) for o in (*OBJECTS, *_BRIDGES_OWN))
 _ENVIRONMENT = (("env_vars.", "env"), ("ENV_VARS.", "env"), ("ENV.", "env"), ("env.", "env"))
 
 BRIDGE = Vocabulary(
@@ -118,7 +122,6 @@ BRIDGE = Vocabulary(
         "mixed_precision": "mixed_precision",
         "comm_overlap": "comm_overlap",
         "peft": "peft",
-        "dataset.packed_sequence_specs": "dataset.packed_sequence_specs",
     },
     partial="the overrides change a recipe that is not in the text",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.settings.fields import Field, field_table
 from ep_overlap_mcp.settings.setting import UNKNOWN
-from ep_overlap_mcp.sources.document import add_comm_overlap
+from ep_overlap_mcp.sources.document import WHOLE_OBJECTS, add_comm_overlap
 from ep_overlap_mcp.sources.recipe_expressions import plain_value
 from ep_overlap_mcp.sources.recipe_values import Mapping, Place, Slot, Thing
 from ep_overlap_mcp.sources.record import concerns, implied, record
@@ -142,8 +142,8 @@ def _add_value(reading: Reading, name: str, slot: Slot, vocabulary: Vocabulary) 
     value = plain_value(slot.value)
     if slot.quiet:
         target = vocabulary.setting(name)
-        implied_paths = list(implied(vocabulary.canonical(name) or "", UNKNOWN) or ())
-        for path in [target.path] if isinstance(target, Field) else implied_paths:
+        own = [target.path] if isinstance(target, Field) else []
+        for path in (*own, *(implied(vocabulary.canonical(name) or "", UNKNOWN) or ())):
             reading.add(path, UNKNOWN, line=place.line, text=place.text, derived_from=slot.why)
         return
     why = slot.why or "the value needs running, or comes from outside the file"
@@ -166,11 +166,13 @@ def _add_object(reading: Reading, name: str, thing: Thing, slot: Slot, vocabular
     if canonical == "comm_overlap":
         if thing.kind == "CommOverlapConfig":
             add_comm_overlap(reading, set(thing.cells), **where)
-    elif canonical in ("peft", "dataset.packed_sequence_specs"):
+    elif canonical in WHOLE_OBJECTS:
         if slot.order:
             record(reading, vocabulary, name, thing.kind.lower() or UNKNOWN, **where)
     elif name == "mixed_precision" and slot.order and not thing.kind:
         record(reading, vocabulary, name, UNKNOWN, **where)
+    elif name == "dataset" and thing.kind and vocabulary.framework == "bridge":
+        reading.add("dataset.kind", thing.kind, **where)
     elif name in ("model", "model.config") and is_model(thing.kind):
         reading.add("model.provider", thing.kind, **where)
     elif slot.order and not thing.cells and not thing.kind and concerns(vocabulary, name):

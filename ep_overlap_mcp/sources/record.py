@@ -40,9 +40,8 @@ def record(
     if meaning is not None:
         for path, known in meaning.items():
             reading.add(path, known, line=line, text=text, derived_from=derived_from or text)
-        return
     setting = vocabulary.setting(name)
-    if setting is None:
+    if setting is None or (meaning is not None and not isinstance(setting, Field)):
         return
     if not isinstance(setting, Field):
         _no_setting(reading, vocabulary, name, setting, line=line, text=text)
@@ -74,7 +73,7 @@ def concerns(vocabulary: Vocabulary, name: str) -> bool:
 
 
 def implied(name: str, value: Any) -> dict[str, Any] | None:
-    """The settings that follow from a statement which is none itself; None where it is one, or is none of ours."""
+    """The settings that follow from a statement, which may be one itself; None where none do, or it is none of ours."""
     top, _, rest = name.partition(".")
     if top == "mixed_precision":
         return _precision_field(rest, value) if rest else mixed_precision(value)
@@ -86,8 +85,10 @@ def implied(name: str, value: Any) -> dict[str, Any] | None:
         return {}
     if name == "packs":
         return {} if value is False else {"dataset.packed_sequences": UNKNOWN if value is UNKNOWN else True}
-    if name == "dataset.packed_sequence_specs":
+    if name in ("dataset.packed_sequence_specs", "dataset.offline_packing_specs"):
         return {"dataset.packed_sequences": value is not None}  # an object, whatever it says
+    if name in ("dataset.enable_in_batch_packing", "dataset.pack_sequences_in_batch"):
+        return {"dataset.packed_sequences": value} if value is True or value is UNKNOWN else None
     if name == "precision":
         return _precision_word(value)
     return None

@@ -81,6 +81,14 @@ def test_parameters_of_a_clause_reach_the_function():
     assert judged(rule, {"mtp_num_layers": 1}, "megatron-core==0.19.0").state == "met"
 
 
+def test_a_clause_says_what_an_unknown_means_in_its_layer():
+    """What leaves a Megatron-LM command undetermined may be a note where a recipe lies under the text."""
+    rule = rule_of(experts_missing, megatron_lm(), bridge(unknown="noted"))
+    stacks = ("megatron-lm==0.16.1", "megatron-bridge==0.5.1")
+    outcomes = [judged(rule, {"num_moe_experts": ...}, stack=stack) for stack in stacks]
+    assert [(o.state, o.unknown) for o in outcomes] == [("undecided", "undecided"), ("undecided", "noted")]
+
+
 def test_the_worst_clause_counts_and_names_its_layers():
     """One rule with several enforcers is reported once, as the worst of them has it."""
     rule = rule_of(experts_missing, core(severity=INFO), megatron_lm(), run_time(severity=WARNING))

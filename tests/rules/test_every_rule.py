@@ -9,6 +9,7 @@ import pytest
 from ep_overlap_mcp.rules import all_rules
 from tests.rules import (
     test_benefit,
+    test_bridge,
     test_dispatcher,
     test_environment,
     test_graphs,
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
 
 TABLES: Sequence[Tables] = [
     module.TestRules.tables
-    for module in (test_benefit, test_dispatcher, test_environment, test_megatron_lm, test_pipeline, test_sizes)
+    for module in (
+        test_benefit,
+        test_bridge,
+        test_dispatcher,
+        test_environment,
+        test_megatron_lm,
+        test_pipeline,
+        test_sizes,
+    )
 ]
 ROWS = [row for module in (test_graphs, test_overlap, test_wgrad) for row in module.TestRules.cases]
 READING = "EPO8"  # what the readers found is judged from texts, in test_reading

@@ -20,6 +20,7 @@ DELAY, BRIDGE_DELAY, DDP_DELAY = (
     "ddp.delay_wgrad_compute",
 )
 VPP = "model.virtual_pipeline_model_parallel_size"
+TP, EP = "model.tensor_model_parallel_size", "model.expert_model_parallel_size"
 B6 = "megatron-bridge==0.6.0"
 
 
@@ -233,6 +234,36 @@ def test_the_delay_reaches_ddp_with_the_distributed_optimizer(
         stack=B6,
     )
     assert settings.value(DDP_DELAY) is delay
+
+
+@pytest.mark.parametrize(
+    ("stack", "settings", "path", "value"),
+    [
+        ("megatron-bridge==0.3.1", {"sequence_parallel": True}, "model.sequence_parallel", True),
+        ("megatron-bridge==0.4.2", {"sequence_parallel": True}, "model.sequence_parallel", False),
+        ("megatron-bridge==0.4.2", {"sequence_parallel": True, TP: 2}, "model.sequence_parallel", True),
+        ("megatron-bridge==0.5.1", {TP: 4, EP: 2}, "model.expert_tensor_parallel_size", 4),
+        (B6, {TP: 4, EP: 2}, "model.expert_tensor_parallel_size", 1),
+        (B6, {TP: 4, EP: 1}, "model.expert_tensor_parallel_size", 4),
+        (B6, {TP: 4, EP: 2, "model.expert_tensor_parallel_size": 2}, "model.expert_tensor_parallel_size", 2),
+        (B6, {TP: 4, EP: UNKNOWN}, "model.expert_tensor_parallel_size", UNKNOWN),
+        (B6, {"dist.use_megatron_fsdp": True, "ddp.use_megatron_fsdp": False}, "ddp.use_megatron_fsdp", True),
+        (B6, {"dist.use_megatron_fsdp": False, "ddp.use_megatron_fsdp": True}, "ddp.use_megatron_fsdp", True),
+        (B6, {"dist.use_megatron_fsdp": UNKNOWN}, "ddp.use_megatron_fsdp", UNKNOWN),
+        (B6, {}, "scheduler.lr_warmup_iters", 0),
+        (B6, {}, "model.cross_entropy_loss_fusion", True),
+    ],
+)
+def test_what_bridges_own_classes_write(
+    stack: str, settings: dict[str, Any], path: str, value: Any, effective: Callable[..., Effective]
+) -> None:
+    """Sizes that follow from others, one flag for two, and defaults of its own."""
+    assert effective(settings, stack=stack).value(path) == value
+
+
+def test_what_bridge_alone_has_is_unknown_in_a_partial_text(effective: Callable[..., Effective]) -> None:
+    """The recipe under the text may say it."""
+    assert effective({}, stack=B6, partial=True).value("checkpoint.save") is UNKNOWN
 
 
 def test_no_comm_overlap_object_leaves_ddp_alone(effective: Callable[..., Effective]) -> None:

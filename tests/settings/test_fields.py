@@ -51,9 +51,9 @@ def test_rows_stand_by_object_and_name() -> None:
 def test_rows_have_known_keys_only() -> None:
     """A misspelled key would be dropped in silence."""
     known = {
-        "path", "type", "optional", "cli_type", "items", "count", "default", "cli_default", "until", "dev", "choices",
-        "cli_choices", "choices_since", "choices_until", "core_checks", "flags", "off_flags", "command_line",
-        "flag_since", "flag_until", "aliases", "objects", "deprecated", "doc",
+        "path", "type", "optional", "cli_type", "items", "count", "default", "cli_default", "bridge_default", "until",
+        "dev", "choices", "cli_choices", "choices_since", "choices_until", "core_checks", "flags", "off_flags",
+        "command_line", "flag_since", "flag_until", "aliases", "objects", "deprecated", "doc",
     }  # fmt: skip
     assert {key for row in json.loads(ROWS.read_text(encoding="utf-8")) for key in row} <= known
 
@@ -70,9 +70,9 @@ def test_defaults_are_values_of_their_own_field(core: Core) -> None:
 
 def test_defaults_are_in_the_order_of_the_releases() -> None:
     """A later entry wins, so an entry out of order would never be seen."""
-    order = ["0.14", "0.15", "0.16", "0.17", "0.18", "0.19", "main"]
+    order = ["0.2", "0.3", "0.4", "0.5", "0.6", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19", "main"]
     for field in FIELDS:
-        for defaults in (field.defaults, field.cli_defaults):
+        for defaults in (field.defaults, field.cli_defaults, field.bridge_defaults):
             since = [order.index(release) for release, _ in defaults]
             assert since == sorted(set(since)), field.path
 

@@ -319,6 +319,22 @@ def test_the_benchmark_helper_of_the_performance_recipes():
     assert (found["model.bf16"], found["model.fp8"], found["model.fp8_recipe"]) == (True, "hybrid", "tensorwise")
 
 
+def test_the_data_set_that_a_recipe_builds():
+    """Its class decides which checks Bridge makes of its length and packing."""
+    reading = read("""
+        def f():
+            cfg = base_config()
+            cfg.dataset = MockGPTDatasetConfig(seq_length=4096)
+            cfg.checkpoint.save = "/checkpoints"
+            return cfg
+    """)
+    assert values(reading) == {
+        "dataset.kind": "MockGPTDatasetConfig",
+        "dataset.seq_length": 4096,
+        "checkpoint.save": "/checkpoints",
+    }
+
+
 def test_comm_overlap_none_removes_the_object():
     """Then the model's own flags stay."""
     reading = read("""

@@ -116,10 +116,37 @@ def test_a_saved_bridge_configuration():
         "model.fp8": None,
         "model.fp4": None,
         "peft.scheme": "lora",
-        "ddp.use_megatron_fsdp": True,
+        "dist.use_megatron_fsdp": True,
+        "checkpoint.save": "/tmp/x",
         "model.provider": "GPTModelProvider",
     }
     assert (reading.framework, reading.complete) == ("bridge", True)
+
+
+def test_the_data_set_of_a_saved_bridge_configuration():
+    """Its class, what says that it is packed, and what stands inside, in the names of either release."""
+    found = values(
+        read(
+            """
+model: {num_layers: 2}
+comm_overlap: null
+mixed_precision: {_target_: megatron.bridge.training.mixed_precision.MixedPrecisionConfig, fp8_recipe: mxfp8}
+dataset:
+  _target_: megatron.bridge.data.builders.gpt_sft.GPTSFTDatasetConfig
+  pack_sequences_in_batch: true
+  offline_packing_specs: {_target_: some.PackedSequenceSpecs, packed_sequence_size: 4096}
+"""
+        )
+    )
+    assert {path: value for path, value in found.items() if path.startswith(("dataset.", "mixed_precision."))} == {
+        "mixed_precision.fp8_recipe": "mxfp8",
+        "dataset.packed_sequences": True,
+        "dataset.enable_in_batch_packing": True,
+        "dataset.offline_packing_specs": "PackedSequenceSpecs",
+        "dataset.packed_sequence_specs.packed_sequence_size": 4096,
+        "dataset.kind": "GPTSFTDatasetConfig",
+    }
+    assert found["model.fp8_recipe"] == "mxfp8"
 
 
 def test_comm_overlap_null_is_no_object():
