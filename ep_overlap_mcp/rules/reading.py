@@ -319,7 +319,7 @@ def patch_release_known_to_the_rules(view: View) -> Check:
 
 
 def _omissions(view: View, kind: str, note: str, expected: str) -> Check:
-    found = [o for o in view.request.omissions if o.kind == kind]
+    found = [o for o in view.request.omissions if o.kind == kind and not (o.path or "").startswith(_FOLDERS_AND_NAMES)]
     current = [o for o in found if o.path is None or not _settled_later(view, o)]
     shown = "; ".join(f"`{o.text.strip()}` ({o.file}:{o.line}){': ' + o.why if o.why else ''}" for o in current[:4])
     more = f" and {len(current) - 4} more" if len(current) > 4 else ""
@@ -329,6 +329,10 @@ def _omissions(view: View, kind: str, note: str, expected: str) -> Check:
         expected=expected,
         settings=[],
     )
+
+
+# Of these it matters whether they are set; `$HOME/checkpoints` is, wherever that may be. A rule that needs more asks.
+_FOLDERS_AND_NAMES: Final = ("checkpoint.", "logger.", "profiling.", "tokenizer.")
 
 
 def _settled_later(view: View, omission: Omission) -> bool:

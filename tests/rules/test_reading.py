@@ -158,6 +158,16 @@ def test_a_later_value_settles_what_was_not_resolved() -> None:
     assert outcome_of("value-not-resolved", reading, overrides=[given]).state == "met"
 
 
+def test_a_folder_that_a_variable_names_is_settled_enough() -> None:
+    """`checkpoint.save=$HOME/run` is set; an EP size of `${EP}` is not known."""
+    folder, size = ("checkpoint.save", "$HOME/run"), (EP, "${EP}")
+    said = [
+        outcome_of("value-not-resolved", read(lambda r, p=path, t=text: r.unresolved(p, line=3, text=t, why="-"))).state
+        for path, text in (folder, size)
+    ]
+    assert said == ["met", "violated"]
+
+
 def test_the_same_value_twice_is_no_duplicate() -> None:
     """Only values that differ mislead."""
     reading = read(says(DISPATCHER, "flex", line=2), says(DISPATCHER, "flex", line=9))
