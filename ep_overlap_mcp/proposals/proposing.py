@@ -52,6 +52,7 @@ def proposal(case: Case, *, texts: Mapping[str, str], reread: Reread) -> Propose
         return _nothing_found(request, before, found, judge)
     changed, outcomes = judge.changed(chosen.changes), judge.after(chosen.changes)
     after = verdict_of(outcomes)
+    patch = _patch(case, chosen.changes, texts, reread, judge)
     notes = [*([] if found.best else [_THE_REST]), *(_of_carriage_returns(m) for m in case.mends if m.line is None)]
     return ProposeResult(
         summary=_summary(case, before, after, chosen, outcomes),
@@ -63,12 +64,12 @@ def proposal(case: Case, *, texts: Mapping[str, str], reread: Reread) -> Propose
         mends=_beside(case, chosen),
         alternatives=[_changes(request, other) for other in _choices(request, found)],
         blocked_by=list(found.blocked_by),
-        patch=_patch(case, chosen.changes, texts, reread, judge),
+        patch=patch,
         advice=_advice(changed, outcomes),
         dispatchers=candidates(changed, judge),
         plan=order_of_work(request, chosen) if found.best else [],
         next="; ".join(
-            [_next(after, outcomes) if found.best else _next_when_blocked(request, found), *notes],
+            [_next(after, outcomes, patch) if found.best else _next_when_blocked(request, found), *notes],
         ),
     )
 
@@ -250,11 +251,21 @@ def _word(value: Any) -> str:
     return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _next(after: Verdict, outcomes: Sequence[Outcome]) -> str:
+def _next(after: Verdict, outcomes: Sequence[Outcome], patch: Patch | None) -> str:
     if after == "valid":
-        return f"apply the patch, then {tool('start_smoke_run')} on the changed configuration, then the A/B of `plan`"
+        return f"{_taken_over(patch)}{tool('start_smoke_run')} on the changed configuration, then the A/B of `plan`"
     remedy = "give them and check again" if any(o.needs for o in outcomes if undecided_error(o)) else "then check again"
     return f"still undecided {_still_open(outcomes, 12)}; {remedy}"
+
+
+def _taken_over(patch: Patch | None) -> str:
+    """How the changes come into the files: by the diff that was read again, or by the user's hand."""
+    if patch is None:
+        return ""
+    if patch.verified:
+        return "apply the patch, then "
+    what = patch.format if patch.format in ("flags", "overrides") else "lines"
+    return f"no file was edited: add these {what} yourself and check again, then "
 
 
 def _of_carriage_returns(mend: Mended) -> str:

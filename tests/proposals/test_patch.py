@@ -265,3 +265,22 @@ def test_a_computed_value_is_replaced_where_its_flag_uses_it(tmp_path: Path) -> 
     assert patch_of(tmp_path, "train.sh", command(*flags, before=before)) == (
         "-    --mtp-num-layers $SIZE \\\n+    --mtp-num-layers 1 \\"
     )
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "verified"),
+    [
+        ("--moe-token-dispatcher-type allgather", True),
+        ("--moe-token-dispatcher-{type,type=allgather}", False),
+    ],
+)
+def test_the_next_step_says_whether_a_file_was_edited(tmp_path: Path, *, dispatcher: str, verified: bool) -> None:
+    """A diff is to be applied; what is only to be added is not called a patch, and not verified."""
+    path = tmp_path / "run.sh"
+    switches = "--overlap-moe-expert-parallel-comm --bf16 --num-experts 8 --expert-model-parallel-size 8"
+    path.write_text(f"export CUDA_DEVICE_MAX_CONNECTIONS=32\ntorchrun pretrain_gpt.py {switches} {dispatcher}\n")
+    result = proposed(path, None, "megatron-lm==0.16.1,torch==2.8.0,transformer-engine==2.9.0")
+    assert result.patch is not None
+    assert result.patch.verified is verified
+    assert ("apply the patch" in result.next) is verified
+    assert ("add these flags yourself" in result.next) is not verified
