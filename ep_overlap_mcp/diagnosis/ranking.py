@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.diagnosis.causes import CAUSES
 from ep_overlap_mcp.diagnosis.detectors import FAILED_RUN
-from ep_overlap_mcp.diagnosis.evidence import earliest
+from ep_overlap_mcp.diagnosis.evidence import earliest, not_finite
 from ep_overlap_mcp.diagnosis.findings import BROKEN, CONFIRMS, LIKELY, POSSIBLE, STRONG, Against, Support
 from ep_overlap_mcp.diagnosis.silent import QUIET_RUN
 from ep_overlap_mcp.diagnosis.symptoms import fitting
@@ -191,7 +191,7 @@ def _place(group: list[Support]) -> tuple[float, int, int]:
     return (-strength, capped, min(lines, default=0))
 
 
-def _cause(group: list[Support], shown: int) -> Cause:
+def _cause(group: list[Support], most: int) -> Cause:
     row = CAUSES[group[0].cause]
     group = sorted(group, key=lambda support: -support.strength)
     lines = list(dict.fromkeys(line for support in group for line in support.lines))
@@ -200,7 +200,7 @@ def _cause(group: list[Support], shown: int) -> Cause:
         cause=row.name,
         title=row.title,
         confidence=_confidence(group[0].strength, row),
-        evidence=[_shown(line) for line in lines[:shown]],
+        evidence=[shown(line) for line in lines[:most]],
         test=row.test,
         fix=_fix(row, list(dict.fromkeys(support.fix for support in group if support.fix))),
         rules=list(rules or row.rules),
@@ -212,7 +212,7 @@ def _advised(cause: Cause, evidence: Evidence) -> Cause:
     if cause.cause != "unknown":
         return cause
     found = advice(evidence, first_failure_line(evidence))
-    return cause.model_copy(update=found._asdict()) if found else cause
+    return cause.model_copy(update={name: said for name, said in found._asdict().items() if said}) if found else cause
 
 
 def _fix(row: CauseRow, fixes: list[str]) -> str:
@@ -229,12 +229,14 @@ def _confidence(strength: float, row: CauseRow) -> Confidence:
     return "likely" if strength >= LIKELY else "possible"
 
 
-def _shown(line: Line) -> EvidenceLine:
+def shown(line: Line) -> EvidenceLine:
+    """A line as an answer has it, cut to a length."""
     return EvidenceLine(file=line.file, line=line.number, text=line.text[:SHOWN_TEXT])
 
 
 def _unexplained(evidence: Evidence) -> list[Line]:
-    first = first_failure_line(evidence)
+    """The first failure, else the first step that is not finite."""
+    first = first_failure_line(evidence) or earliest(step.line for step in evidence.iterations if not_finite(step))
     return [first] if first else []
 
 

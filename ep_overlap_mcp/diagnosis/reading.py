@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ep_overlap_mcp.diagnosis import printed
-from ep_overlap_mcp.diagnosis.attempts import last_attempt
 from ep_overlap_mcp.diagnosis.errors import UnreadableLog
 from ep_overlap_mcp.diagnosis.evidence import Evidence, Failure, Hit, Line
 from ep_overlap_mcp.diagnosis.gates import suspicious
 from ep_overlap_mcp.diagnosis.prefixes import rank_of_file, strip_prefixes
 from ep_overlap_mcp.diagnosis.signatures import SIGNATURES
 from ep_overlap_mcp.diagnosis.signatures.refused import refused
+from ep_overlap_mcp.diagnosis.told import denies, is_of_script, is_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,7 +87,7 @@ def read_logs(
     for name, text in texts.items():
         reader.open(name)
         reader.read(text.encode("utf-8", "replace"), whole=True)
-    return replace(last_attempt(reader.evidence()), stack=dict(stack or {}), symptom=symptom)
+    return replace(reader.evidence(), stack=dict(stack or {}), symptom=symptom)
 
 
 def _size(path: Path) -> int:
@@ -279,7 +279,9 @@ class _Reader:
         if step := printed.iteration(line):
             _keep(self.iterations, step)
             return "step"
-        failed = self._failure(line)
+        if is_of_script(line.text):
+            return "facts" if not line.text.startswith("#") and self._facts(line) else ""
+        failed = not is_sentence(line.text) and self._failure(line)
         return "facts" if self._facts(line) or failed else ""
 
     def _in_dump(self, line: Line, shown: str) -> bool:
@@ -347,6 +349,8 @@ class _Reader:
             for row in self._rows
             if row.literal in line.text and row.matches(line.text, frames) and not (passing and row.stops)
         ]
+        if rows and not _EXCEPTION.match(line.text):
+            rows = [row for row in rows if not denies(line.text, row.literal)]
         aside = _ASIDE.search(line.text) or (frames and not _EXCEPTION.match(line.text))
         if not (passing or aside or any(row.confirms or row.points_to for row in rows)):
             rows += refused(line.text, frames)

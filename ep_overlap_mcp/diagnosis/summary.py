@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ep_overlap_mcp.diagnosis.evidence import Evidence
-    from ep_overlap_mcp.results.diagnose import Cause, DiagnoseResult, FirstFailure
+    from ep_overlap_mcp.results.diagnose import Cause, DiagnoseResult, EvidenceLine, FirstFailure
 
 
 def summary(result: DiagnoseResult, evidence: Evidence, *, compared: bool) -> str:
     """First cause with its test, the rank that failed first, the triage of two configurations, what steps say."""
-    parts = [_first_cause(result.causes)]
+    parts = [*_ended(result), _went_on_after(result) or _first_cause(result.causes)]
     if result.symptoms:
         parts.append(_symptoms([row.symptom for row in result.symptoms], evidence.symptom))
     if result.first_failure:
@@ -24,6 +24,31 @@ def summary(result: DiagnoseResult, evidence: Evidence, *, compared: bool) -> st
     return " ".join([*parts, *_steps(result, evidence)])
 
 
+def _ended(result: DiagnoseResult) -> Iterator[str]:
+    """How the run ended, and what it went on after."""
+    if result.ended == "completed":
+        yield "The run completed: this log shows no failure that ended it."
+    elif result.ended == "went on":
+        yield "No failure ended this run, as far as the log goes."
+    yield from (f"{_place(fact)}: {fact.text}." for fact in result.seen)
+
+
+def _went_on_after(result: DiagnoseResult) -> str:
+    """The first cause where it is of what the run went on after; else empty."""
+    top, facts = result.causes[0], {(fact.file, fact.line) for fact in result.seen}
+    if result.ended == "failed" or top.cause == "unknown" or not facts & {(e.file, e.line) for e in top.evidence}:
+        return ""
+    return f"What it went on after was {_words(top)}; it ended nothing. Where it must not come again: {top.test}."
+
+
+def _words(cause: Cause) -> str:
+    return f"{cause.cause} ({cause.title}{_which(cause)})"
+
+
+def _place(line: EvidenceLine) -> str:
+    return line.file if line.line is None else f"{line.file}:{line.line}"
+
+
 def _first_cause(causes: list[Cause]) -> str:
     top, others = causes[0], len(causes) - 1
     more = f" {others} other candidate{'s' if others > 1 else ''} below." if others else ""
@@ -31,7 +56,7 @@ def _first_cause(causes: list[Cause]) -> str:
         said = top.evidence[0].text[:120] if top.evidence else ""
         kind = "exception" if re.match(r"[\w.]{0,120}(?:Error|Exception)\b", said) else "failure"
         seen = f" First {kind}: {said}." if said else ""
-        return f"No known signature.{seen} To find out, {top.test}.{more}"
+        return f"{top.title[0].upper()}{top.title[1:]}.{seen} To find out, {top.test}.{more}"
     return f"{top.confidence.capitalize()}: {top.title} ({top.cause}{_which(top)}). Test: {top.test}.{more}"
 
 

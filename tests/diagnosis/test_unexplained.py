@@ -36,3 +36,26 @@ def test_the_advice_fits_the_kind_of_failure(log: str, test: str) -> None:
     assert (first.cause, first.confidence) == ("unknown", "possible")
     assert test in first.test
     assert ("flight recorder" in first.test) is (test == "flight recorder")
+
+
+OWN = """\
+Traceback (most recent call last):
+  File "/home/me/{file}", line 9, in f
+    assert len(moe_layers) == expert_parallel_size
+AssertionError: custom check: moe_layer must be divisible
+"""
+
+
+def test_an_assertion_of_the_users_own_program_breaks_no_rule_of_the_stack() -> None:
+    """Its words name settings; the innermost frame tells whose it is."""
+    own = diagnose(text=OWN.format(file="custom_loader.py")).causes[0]
+    assert (own.cause, own.title) == ("unknown", "the program's own code raised it, outside Megatron and its libraries")
+    assert diagnose(text=OWN.format(file="megatron/core/x.py")).causes[0].cause == "config-rule-violated"
+
+
+def test_a_line_alone_does_not_say_when_the_run_ended() -> None:
+    """An excerpt may leave the steps out."""
+    full = diagnose(text="OSError: [Errno 28] No space left on device: '/ckpt/iter_100'")
+    odd = diagnose(text="ValueError: the moon is not full")
+    assert full.causes[0].title == "the exception is about a file, a package, a key or a connection"
+    assert "where the log is whole" in odd.causes[0].fix

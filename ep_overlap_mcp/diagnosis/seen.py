@@ -1,0 +1,48 @@
+"""Facts, whatever the cause: how a run ended and what it went on after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_overlap_mcp.diagnosis.ranking import first_failure_line, rank, shown
+from ep_overlap_mcp.results.diagnose import EvidenceLine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ep_overlap_mcp.diagnosis.ending import Ending
+    from ep_overlap_mcp.diagnosis.evidence import Evidence, Line
+    from ep_overlap_mcp.results.diagnose import Cause
+
+
+def facts(ending: Ending) -> Iterator[EvidenceLine]:
+    """What the run went on after, then the line that says that it completed."""
+    if ending.past and (failed := first_failure_line(ending.past)):
+        text = f"{_went_on(ending, failed)}: {failed.text[:160]}"
+        yield EvidenceLine(file=failed.file, line=failed.number, text=text)
+    if ending.how == "completed" and ending.line:
+        yield shown(ending.line)
+
+
+def causes_with_past(causes: list[Cause], ending: Ending) -> list[Cause]:
+    """With the causes of what the run went on after, possible at most; not beside a failure that it did not survive."""
+    if ending.past is None or any(not failure.follows for failure in ending.evidence.failures):
+        return causes
+    known = {cause.cause for cause in causes}
+    past = [cause for cause in rank(ending.past)[0] if cause.cause not in {*known, "unknown"}]
+    capped = [cause.model_copy(update={"confidence": "possible"}) for cause in past]
+    if capped and not ending.evidence.failures:
+        causes = [cause for cause in causes if cause.cause != "unknown"]
+    return [*causes, *capped]
+
+
+def _went_on(ending: Ending, failed: Line) -> str:
+    steps = _steps_after(ending.evidence, failed)
+    others = sum(not failure.follows for failure in ending.past.failures) - 1 if ending.past else 0
+    more = f" and {others} more such line{'s' if others > 1 else ''}" if others > 0 else ""
+    return f"the run went on after this{more}{f', {steps} steps are logged below it' if steps else ''}"
+
+
+def _steps_after(evidence: Evidence, failed: Line) -> int:
+    lines = (step.line for step in evidence.iterations if step.line.file == failed.file)
+    return sum((line.number or 0) > (failed.number or 0) for line in lines)
