@@ -9,12 +9,12 @@ from ep_overlap_mcp.diagnosis.configuration import Configuration, as_printed, of
 from ep_overlap_mcp.diagnosis.ending import ending_of
 from ep_overlap_mcp.diagnosis.errors import NothingToDiagnose, UnreadableLog
 from ep_overlap_mcp.diagnosis.judged import judged
-from ep_overlap_mcp.diagnosis.measured import of_profiles, of_smoke_runs, texts_of_failures
+from ep_overlap_mcp.diagnosis.measured import of_profiles, of_smoke_runs, texts_of_failures, with_failures
 from ep_overlap_mcp.diagnosis.ranking import first_failure, rank
 from ep_overlap_mcp.diagnosis.reading import read_logs
 from ep_overlap_mcp.diagnosis.regression import Triage, supports, triage
 from ep_overlap_mcp.diagnosis.runs import two_runs
-from ep_overlap_mcp.diagnosis.seen import causes_with_past, facts
+from ep_overlap_mcp.diagnosis.seen import causes_with_past, facts, said_of_quiet
 from ep_overlap_mcp.diagnosis.step_time import change_point, compare_step_times
 from ep_overlap_mcp.diagnosis.summary import summary
 from ep_overlap_mcp.diagnosis.symptoms import candidates, named, to_choose_from
@@ -64,7 +64,8 @@ def diagnose(
         raise NothingToDiagnose
     texts = {**({"text": text} if text else {}), **texts_of_failures(smoke_runs)}
     symptom = symptom or (symptom_of(text) if text else "")
-    ending = ending_of(read_logs(logs, texts, on_progress, stack=stack, symptom=symptom))
+    read = read_logs(logs, texts, on_progress, stack=stack, symptom=symptom)
+    ending = ending_of(with_failures(read, smoke_runs))
     evidence = ending.evidence
     before, after = _configurations(evidence, before, after)
     found = _triage(before, after, symptom) if before and after else None
@@ -76,8 +77,8 @@ def diagnose(
     result = DiagnoseResult(
         summary="",
         ended=ending.how,
-        seen=list(facts(ending)),
-        causes=causes_with_past(causes, ending),
+        seen=list(facts(ending, smoke_runs)),
+        causes=said_of_quiet(causes_with_past(causes, ending), ending, smoke_runs),
         ruled_out=ruled_out,
         changed=[ChangedSetting(path=c.path, before=c.before, after=c.after) for c in (found.changes if found else ())],
         intended=_intended(found) if found else None,

@@ -85,7 +85,7 @@ def _beside(
         if isinstance(item, Against):
             if item.cause not in shown:
                 yield item
-        elif _told_by(item, shown):
+        elif _told_by(item, shown) or (item.cause == "unknown" and shown):
             continue
         elif item.cause in shown or CAUSES[item.cause].framework in (None, framework or CAUSES[item.cause].framework):
             silent = bar > 0 and _changes_numbers(item)
@@ -212,7 +212,7 @@ def _advised(cause: Cause, evidence: Evidence) -> Cause:
     if cause.cause != "unknown":
         return cause
     found = advice(evidence, first_failure_line(evidence))
-    return cause.model_copy(update={name: said for name, said in found._asdict().items() if said}) if found else cause
+    return found.given(cause) if found else cause
 
 
 def _fix(row: CauseRow, fixes: list[str]) -> str:

@@ -142,6 +142,7 @@ class _Reader:
         self.memory: list[MemoryUse] = []
         self.root_rank: int | None = None
         self.root_exit: Line | None = None
+        self._empty: dict[str, bool] = {}
         self._hits_of: dict[Signature, int] = {}
         self._left = {hash(b""): 0}  # shape of a line -> how often it is still read; `_STEP` for a step
         self._skips_steps = False
@@ -158,6 +159,7 @@ class _Reader:
         """Start a file: line numbers from 1, no dump or stack open."""
         self.close()
         self._file, self._file_rank = file, rank_of_file(file)
+        self._empty[file] = True
         self._number, self._bytes, self._steps = 1, 0, 0
         self._section, self._misses = "", 0
         self._frames.clear()
@@ -178,6 +180,7 @@ class _Reader:
     def read(self, block: bytes, *, whole: bool = False) -> None:
         """Read the next block of the open file."""
         size = len(block)
+        self._empty[self._file] &= not block or block.isspace()
         if b"\x1b" in block:
             block = _ANSI.sub(b"", block)
         lines = block.split(b"\n")
@@ -211,6 +214,7 @@ class _Reader:
             versions=tuple(self.versions),
             iterations=tuple(self.iterations),
             memory=tuple(self.memory),
+            empty=tuple(file for file, empty in self._empty.items() if empty),
             root_rank=self.root_rank,
             root_exit=self.root_exit,
         )

@@ -1,27 +1,43 @@
-"""Facts, whatever the cause: how a run ended and what it went on after."""
+"""Facts, whatever the cause: how a run ended, what it went on after, what smoke runs tell of themselves."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ep_overlap_mcp.diagnosis.evidence import not_finite
+from ep_overlap_mcp.diagnosis.measured import told
 from ep_overlap_mcp.diagnosis.ranking import first_failure_line, rank, shown
+from ep_overlap_mcp.diagnosis.unexplained import COMPLETED, EMPTY, MEASURED, WENT_ON
 from ep_overlap_mcp.results.diagnose import EvidenceLine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ep_overlap_mcp.diagnosis.ending import Ending
     from ep_overlap_mcp.diagnosis.evidence import Evidence, Line
     from ep_overlap_mcp.results.diagnose import Cause
+    from ep_overlap_mcp.results.smoke import SmokeResult
 
 
-def facts(ending: Ending) -> Iterator[EvidenceLine]:
-    """What the run went on after, then the line that says that it completed."""
+def facts(ending: Ending, smoke_runs: Sequence[SmokeResult]) -> Iterator[EvidenceLine]:
+    """What the run went on after, the line that says that it completed, empty logs, and what smoke runs tell."""
     if ending.past and (failed := first_failure_line(ending.past)):
         text = f"{_went_on(ending, failed)}: {failed.text[:160]}"
         yield EvidenceLine(file=failed.file, line=failed.number, text=text)
     if ending.how == "completed" and ending.line:
         yield shown(ending.line)
+    yield from (EvidenceLine(file=file, line=None, text="the log is empty") for file in ending.evidence.empty)
+    yield from told(smoke_runs)
+
+
+def said_of_quiet(causes: list[Cause], ending: Ending, smoke_runs: Sequence[SmokeResult]) -> list[Cause]:
+    """Where nothing failed and no cause is known: that the run completed or went on, or that there was no log."""
+    evidence, top = ending.evidence, causes[0]
+    if top.cause != "unknown" or evidence.failures or any(map(not_finite, evidence.iterations)):
+        return causes
+    by_ending = {"completed": COMPLETED, "went on": WENT_ON}
+    quiet = by_ending.get(ending.how) or (EMPTY if evidence.empty else MEASURED if smoke_runs else None)
+    return [quiet.given(top), *causes[1:]] if quiet else causes
 
 
 def causes_with_past(causes: list[Cause], ending: Ending) -> list[Cause]:

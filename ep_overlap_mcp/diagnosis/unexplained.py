@@ -9,6 +9,7 @@ from ep_overlap_mcp.diagnosis.evidence import not_finite
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.diagnosis.evidence import Evidence, Line
+    from ep_overlap_mcp.results.diagnose import Cause
 
 # exceptions of files, sockets, packages and people: no setting of overlap raises them
 FOREIGN = re.compile(
@@ -27,6 +28,10 @@ class Advice(NamedTuple):
     test: str = ""
     fix: str = ""
     title: str = ""
+
+    def given(self, cause: Cause) -> Cause:
+        """The unknown cause with this advice."""
+        return cause.model_copy(update={name: said for name, said in self._asdict().items() if said})
 
 
 _OUTSIDE = Advice(
@@ -99,10 +104,25 @@ _GPU_FAULT = Advice(
     "drain the node and run on others; no setting of overlap mends a device",
     "a GPU or its link failed (the driver or CUDA says so)",
 )
-_TIMED_OUT = Advice(
+_ODD_RANK = Advice(
+    "the stack of the rank that is named, beside those of the others: the run's folder holds them",
+    "what that rank waits for; the others only wait for it",
+    "one rank keeps the others waiting",
+)
+_LIMIT = Advice(
+    "the stacks of the ranks in the run's folder, or the same run with a longer limit_s (--limit)",
+    "a longer limit where every rank still moved; else what the rank that stands still waits for",
+    "the run reached its time limit",
+)
+_LOST = Advice(
+    "whether the machine was restarted or the process killed: `dmesg` and the end of the run's log",
+    "start the run again; nothing that it left says anything about overlap",
+    "what supervised the run is gone",
+)
+TIMED_OUT = Advice(
     title="a collective timed out: a rank did not come to it, or its peers did not",
 )
-_NOT_FINITE = Advice(
+NOT_FINITE = Advice(
     "the last healthy checkpoint with the same data and overlap off: where it stays finite overlap is involved; then "
     "the first step and rank whose gradient is not finite",
     "none until the cause is known; the steps below the first one count for nothing",
@@ -114,9 +134,34 @@ _SILENT = Advice(
     "none until its own words are known",
     "a rank ended with an exit code and without a word",
 )
+SHOWN_BY = {TIMED_OUT.title: "hang", NOT_FINITE.title: "nan"}  # the symptom that a log shows by itself
+EMPTY = Advice(
+    "the log of the rank that failed, or the launcher's with stdout and stderr in one file (`> run.log 2>&1`)",
+    "none: there was nothing to read",
+    "an empty log holds nothing to diagnose",
+)
+COMPLETED = Advice(
+    "say what is not right about it (symptom), or give the run that was (before): a run that completes can still be "
+    "slower, or wrong",
+    "none is needed where nothing is wrong",
+    "nothing in the log of this completed run is known to be wrong",
+)
+WENT_ON = Advice(
+    "the rest of the log, where it went on further; else say what is not right about the run (symptom)",
+    "none is known to be needed",
+    "nothing that the log reports is known to have ended the run",
+)
+MEASURED = Advice(
+    "what the smoke run says to do next, which the facts hold; or say what is not right (symptom)",
+    "none: the smoke run did not fail",
+    "the smoke run did not fail",
+)
 _BY_WORDS = (
-    (re.compile(r"oom_kill|exitcode {0,8}: {0,4}-9\b|^Killed$"), _KILLED),
-    (re.compile(r"egmentation fault|exitcode {0,8}: {0,4}-(?:4|6|7|8|11)\b"), _CRASHED),
+    (re.compile(r"oom_kill|exitcode {0,8}: {0,4}-9\b|^Killed$|was killed by SIGKILL"), _KILLED),
+    (re.compile(r"egmentation fault|exitcode {0,8}: {0,4}-(?:4|6|7|8|11)\b|was killed by SIG|died without"), _CRASHED),
+    (re.compile(r"keeps? the others waiting|kept the others waiting|did not answer at the limit"), _ODD_RANK),
+    (re.compile(r"\blimit of \S{1,20} s was reached"), _LIMIT),
+    (re.compile(r"supervisor is gone"), _LOST),
     (re.compile(r"DUE TO TIME LIMIT"), _TIME_WAS_UP),
     (re.compile(r"DUE TO PREEMPTION"), _PREEMPTED),
     (re.compile(r"DUE TO NODE FAILURE"), _NODE_FAILED),
@@ -124,8 +169,8 @@ _BY_WORDS = (
     (re.compile(r"NVRM: Xid|ECC error|fallen off the bus"), _GPU_FAULT),
     (re.compile(r"^exitcode\b"), _SILENT),
     (re.compile(r"^KeyboardInterrupt\b"), _INTERRUPTED),
-    (re.compile(r"found (?:NaN|Inf) in local"), _NOT_FINITE),
-    (re.compile(r"Watchdog caught collective operation|watchdog got stuck"), _TIMED_OUT),
+    (re.compile(r"found (?:NaN|Inf) in local"), NOT_FINITE),
+    (re.compile(r"Watchdog caught collective operation|watchdog got stuck"), TIMED_OUT),
 )
 _IN_TRAINING = Advice(
     _STACK + "then run the same job with overlap off and alltoall: if it fails as well, overlap is not involved",
@@ -136,7 +181,7 @@ _IN_TRAINING = Advice(
 def advice(evidence: Evidence, first: Line | None) -> Advice | None:
     """By the line that came first, else by steps that are not finite; None for what nothing more can be said of."""
     if first is None:
-        return _NOT_FINITE if any(map(not_finite, evidence.iterations)) else None
+        return NOT_FINITE if any(map(not_finite, evidence.iterations)) else None
     for words, said in _BY_WORDS:
         if words.search(first.text):
             return said
