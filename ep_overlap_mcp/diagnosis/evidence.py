@@ -119,7 +119,7 @@ class Evidence:
     """All that was read; later prints of a setting override earlier ones of the same form.
 
     `root_rank` and `root_exit` are the launcher's word on the rank that failed first and how its process ended;
-    `empty` are files that hold nothing but white space;
+    of the `opened` files those in `empty` hold nothing but white space;
     `stack` and `symptom` are the caller's: versions that no log prints, and what is wrong in words.
     """
 
@@ -129,6 +129,7 @@ class Evidence:
     versions: tuple[PrintedVersion, ...] = ()
     iterations: tuple[Iteration, ...] = ()
     memory: tuple[MemoryUse, ...] = ()
+    opened: int = 0
     empty: tuple[str, ...] = ()
     root_rank: int | None = None
     root_exit: Line | None = None

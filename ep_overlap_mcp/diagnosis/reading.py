@@ -214,6 +214,7 @@ class _Reader:
             versions=tuple(self.versions),
             iterations=tuple(self.iterations),
             memory=tuple(self.memory),
+            opened=len(self._empty),
             empty=tuple(file for file, empty in self._empty.items() if empty),
             root_rank=self.root_rank,
             root_exit=self.root_exit,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ep_overlap_mcp.diagnosis.evidence import not_finite
 from ep_overlap_mcp.diagnosis.measured import told
 from ep_overlap_mcp.diagnosis.ranking import first_failure_line, rank, shown
-from ep_overlap_mcp.diagnosis.unexplained import COMPLETED, EMPTY, MEASURED, WENT_ON
+from ep_overlap_mcp.diagnosis.unexplained import COMPLETED, EMPTY, MEASURED, QUIET, WENT_ON
 from ep_overlap_mcp.results.diagnose import EvidenceLine
 
 if TYPE_CHECKING:
@@ -35,8 +35,11 @@ def said_of_quiet(causes: list[Cause], ending: Ending, smoke_runs: Sequence[Smok
     evidence, top = ending.evidence, causes[0]
     if top.cause != "unknown" or evidence.failures or any(map(not_finite, evidence.iterations)):
         return causes
-    by_ending = {"completed": COMPLETED, "went on": WENT_ON}
-    quiet = by_ending.get(ending.how) or (EMPTY if evidence.empty else MEASURED if smoke_runs else None)
+    quiet = {"completed": COMPLETED, "went on": WENT_ON}.get(ending.how)
+    if quiet is None and evidence.opened:
+        quiet = EMPTY if len(evidence.empty) == evidence.opened else QUIET if evidence.iterations else None
+    elif quiet is None and smoke_runs:
+        quiet = MEASURED
     return [quiet.given(top), *causes[1:]] if quiet else causes
 
 

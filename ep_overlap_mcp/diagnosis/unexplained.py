@@ -151,6 +151,7 @@ WENT_ON = Advice(
     "none is known to be needed",
     "nothing that the log reports is known to have ended the run",
 )
+QUIET = Advice(title="the log shows no failure; where the job hangs or is wrong, it does not say why")
 MEASURED = Advice(
     "what the smoke run says to do next, which the facts hold; or say what is not right (symptom)",
     "none: the smoke run did not fail",
