@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ep_overlap_mcp.diagnosis.evidence import not_finite
 from ep_overlap_mcp.diagnosis.measured import told
 from ep_overlap_mcp.diagnosis.ranking import first_failure_line, rank, shown
+from ep_overlap_mcp.diagnosis.signatures.consequences import OVER
 from ep_overlap_mcp.diagnosis.unexplained import COMPLETED, EMPTY, MEASURED, QUIET, WENT_ON
 from ep_overlap_mcp.results.diagnose import EvidenceLine
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def facts(ending: Ending, smoke_runs: Sequence[SmokeResult]) -> Iterator[EvidenceLine]:
     """What the run went on after, the line that says that it completed, empty logs, and what smoke runs tell."""
     if ending.past and (failed := first_failure_line(ending.past)):
-        text = f"{_went_on(ending, failed)}: {failed.text[:160]}"
+        text = f"{_went_on(ending, ending.past, failed)}: {failed.text[:160]}"
         yield EvidenceLine(file=failed.file, line=failed.number, text=text)
     if ending.how == "completed" and ending.line:
         yield shown(ending.line)
@@ -55,11 +56,13 @@ def causes_with_past(causes: list[Cause], ending: Ending) -> list[Cause]:
     return [*causes, *capped]
 
 
-def _went_on(ending: Ending, failed: Line) -> str:
+def _went_on(ending: Ending, past: Evidence, failed: Line) -> str:
     steps = _steps_after(ending.evidence, failed)
-    others = sum(not failure.follows for failure in ending.past.failures) - 1 if ending.past else 0
+    others = sum(not failure.follows for failure in past.failures) - 1
     more = f" and {others} more such line{'s' if others > 1 else ''}" if others > 0 else ""
-    return f"the run went on after this{more}{f', {steps} steps are logged below it' if steps else ''}"
+    restarted = any(hit.signature in OVER for hit in past.hits)
+    how = "an attempt ended with this{}, and a later one went on" if restarted else "the run went on after this{}"
+    return how.format(more) + (f": {steps} steps are logged below it" if steps else "")
 
 
 def _steps_after(evidence: Evidence, failed: Line) -> int:

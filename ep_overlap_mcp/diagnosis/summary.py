@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def summary(result: DiagnoseResult, evidence: Evidence, *, compared: bool) -> str:
     """First cause with its test, the rank that failed first, the triage of two configurations, what steps say."""
-    parts = [*_ended(result), _went_on_after(result) or _first_cause(result.causes)]
+    parts = [*_ended(result), _recovered(result) or _first_cause(result.causes)]
     if result.symptoms:
         parts.append(_symptoms(result, evidence.symptom))
     if result.first_failure:
@@ -36,12 +36,12 @@ def _ended(result: DiagnoseResult) -> Iterator[str]:
     yield from (f"{_place(fact)}: {fact.text.rstrip('.')}." for fact in result.seen)
 
 
-def _went_on_after(result: DiagnoseResult) -> str:
+def _recovered(result: DiagnoseResult) -> str:
     """The first cause where it is of what the run went on after; else empty."""
     top, facts = result.causes[0], {(fact.file, fact.line) for fact in result.seen}
     if result.ended == "failed" or top.cause == "unknown" or not facts & {(e.file, e.line) for e in top.evidence}:
         return ""
-    return f"What it went on after was {_words(top)}; it ended nothing. Where it must not come again: {top.test}."
+    return f"It recovered from {_words(top)}. Where this must not come again: {top.test}."
 
 
 def _words(cause: Cause) -> str:

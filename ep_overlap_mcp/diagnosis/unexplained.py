@@ -141,7 +141,7 @@ EMPTY = Advice(
     "an empty log holds nothing to diagnose",
 )
 COMPLETED = Advice(
-    "say what is not right about it (symptom), or give the run that was (before): a run that completes can still be "
+    "say what is not right about it (symptom), or give the run that was right (before): a run that completes can still be "
     "slower, or wrong",
     "none is needed where nothing is wrong",
     "nothing in the log of this completed run is known to be wrong",
