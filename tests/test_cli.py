@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ep_overlap_mcp.cli import main
+from ep_overlap_mcp.reports.html_page import opening
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,12 @@ FIELDS: dict[str, Any] = {
     "moe_router_dtype": "fp32",
     "bf16": True,
     "overlap_moe_expert_parallel_comm": True,
+}
+KERNELS: dict[str, Any] = {
+    "traceEvents": [
+        {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": 0, "dur": 10}
+        for name, stream in (("sm90_xmma_gemm_bf16", 7), ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 20))
+    ]
 }
 STACK = ("--stack", "megatron-core==0.18.2")
 RECIPES = """\
@@ -260,11 +267,31 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(
 def test_a_page_is_tried_without_a_trace(run: Run, tmp_path: Path) -> None:
     """Where the work fails, a page that was there is as it was, and no empty one is left."""
     run.write("profile.json", "no profile")
-    run.write("page.html", "the last one")
+    last = opening("the last one", "", "")
+    run.write("page.html", last)
     for page in ("page.html", "new.html"):
-        assert run("profile", "profile.json", "--html", page)[0] == 2
-    assert (tmp_path / "page.html").read_text() == "the last one"
+        code, _, err = run("profile", "profile.json", "--html", page)
+        assert (code, "profile.json: holds no" in err) == (2, True)
+    assert (tmp_path / "page.html").read_text() == last
     assert not (tmp_path / "new.html").exists()
+
+
+def test_a_page_replaces_pages_only(run: Run, tmp_path: Path) -> None:
+    """The profile itself, a script, a pipe: each would be lost. An older page and an empty file are none."""
+    run.write("profile.json", KERNELS)
+    run.write("keep.sh", "echo kept")
+    run.write("empty.html", "")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.html").symlink_to("keep.sh")
+    for page in ("profile.json", "keep.sh", "link.html", "pipe"):
+        code, out, err = run("profile", "profile.json", "--html", page)
+        assert (code, out) == (2, "")
+        assert f"--html: {page} is there and is no page of ep-overlap-mcp, so it is left as it is; name a new" in err
+    assert json.loads((tmp_path / "profile.json").read_text()) == KERNELS
+    assert (tmp_path / "keep.sh").read_text() == "echo kept"
+    for page in ("new.html", "new.html", "empty.html"):
+        assert run("profile", "profile.json", "--html", page)[0] == 0
+        assert (tmp_path / page).read_text("utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_explain_names_near_rules(run: Run) -> None:

@@ -14,6 +14,7 @@ from ep_overlap_mcp.diagnosis.silent import QUIET_RUN
 from ep_overlap_mcp.diagnosis.symptoms import fitting
 from ep_overlap_mcp.diagnosis.unexplained import FOREIGN, advice
 from ep_overlap_mcp.results.diagnose import Cause, EvidenceLine, FirstFailure, RuledOut
+from ep_overlap_mcp.surface import filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -201,7 +202,7 @@ def _cause(group: list[Support], most: int) -> Cause:
         title=row.title,
         confidence=_confidence(group[0].strength, row),
         evidence=[shown(line) for line in lines[:most]],
-        test=row.test,
+        test=filled(row.test),
         fix=_fix(row, list(dict.fromkeys(support.fix for support in group if support.fix))),
         rules=list(rules or row.rules),
     )
@@ -217,8 +218,8 @@ def _advised(cause: Cause, evidence: Evidence) -> Cause:
 
 def _fix(row: CauseRow, fixes: list[str]) -> str:
     """The changes that mend this case, then the general remedy where it says more."""
-    own = [fix for fix in fixes if fix not in row.fix][:3]
-    return f"{'; '.join(own)} ({row.fix})" if own else row.fix
+    own, said = [fix for fix in fixes if fix not in row.fix][:3], filled(row.fix)
+    return f"{'; '.join(own)} ({said})" if own else said
 
 
 def _confidence(strength: float, row: CauseRow) -> Confidence:

@@ -8,7 +8,6 @@ by line; of the rest only lines that hold a gate.
 from __future__ import annotations
 
 import re
-import stat
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -21,6 +20,7 @@ from ep_overlap_mcp.diagnosis.prefixes import rank_of_file, strip_prefixes
 from ep_overlap_mcp.diagnosis.signatures import SIGNATURES
 from ep_overlap_mcp.diagnosis.signatures.refused import refused
 from ep_overlap_mcp.diagnosis.told import denies, is_of_script, is_sentence
+from ep_overlap_mcp.refusal import no_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,10 +93,9 @@ def read_logs(
 def _size(path: Path) -> int:
     try:
         about = path.stat()
-        if stat.S_ISDIR(about.st_mode):
-            raise UnreadableLog(path, "is a directory", "name the log files in it")
-        if not stat.S_ISREG(about.st_mode):
-            raise UnreadableLog(path, "is not a regular file", "write the log to a file first")
+        if wrong := no_file(about):
+            remedy = "name the log files in it" if wrong == "a directory" else "write the log to a file first"
+            raise UnreadableLog(path, f"is {wrong}", remedy)
     except FileNotFoundError:
         raise UnreadableLog(path, "not found", "check the path; logs are read on this machine") from None
     except OSError as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.diagnosis.symptoms import fitting
 from ep_overlap_mcp.diagnosis.unexplained import NOT_FINITE, SHOWN_BY
+from ep_overlap_mcp.surface import argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +86,7 @@ def _symptoms(result: DiagnoseResult, given: str) -> str:
     elif result.ended == "not said":
         said = "What is wrong was not said. "
     names = ", ".join(row.symptom for row in result.symptoms)
-    return f"{said}Candidates come with --symptom (tool: symptom), likeliest first: {names}."
+    return f"{said}Candidates come with {argument('symptom')}, likeliest first: {names}."
 
 
 def _failed_first(first: FirstFailure) -> str:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ep_overlap_mcp.diagnosis.evidence import not_finite
+from ep_overlap_mcp.surface import filled
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.diagnosis.evidence import Evidence, Line
@@ -31,7 +32,7 @@ class Advice(NamedTuple):
 
     def given(self, cause: Cause) -> Cause:
         """The unknown cause with this advice."""
-        return cause.model_copy(update={name: said for name, said in self._asdict().items() if said})
+        return cause.model_copy(update={name: filled(said) for name, said in self._asdict().items() if said})
 
 
 _OUTSIDE = Advice(
@@ -51,8 +52,8 @@ _OWN_PROGRAM = Advice(
 )
 _STACK = "read the stack of the first exception: its innermost frame in megatron/ is the condition that failed; "
 _AT_START = Advice(
-    _STACK + "then run check_overlap_config on the configuration, with the Python of the training environment (its own "
-    "Megatron then judges as well)",
+    _STACK + "then run {check_overlap_config} on the configuration, with the Python of the training environment (its "
+    "own Megatron then judges as well)",
     "none until the condition is known; no step is logged before it: where the log is whole, nothing about "
     "communication",
 )
@@ -110,7 +111,7 @@ _ODD_RANK = Advice(
     "one rank keeps the others waiting",
 )
 _LIMIT = Advice(
-    "the stacks of the ranks in the run's folder, or the same run with a longer limit_s (--limit)",
+    "the stacks of the ranks in the run's folder, or the same run with a longer {limit_s}",
     "a longer limit where every rank still moved; else what the rank that stands still waits for",
     "the run reached its time limit",
 )
@@ -141,19 +142,19 @@ EMPTY = Advice(
     "an empty log holds nothing to diagnose",
 )
 COMPLETED = Advice(
-    "say what is not right about it (symptom), or give the run that was right (before): a run that completes can still be "
-    "slower, or wrong",
+    "say what is not right about it ({symptom}), or give the run that was right ({before}): a run that completes can "
+    "still be slower, or wrong",
     "none is needed where nothing is wrong",
     "nothing in the log of this completed run is known to be wrong",
 )
 WENT_ON = Advice(
-    "the rest of the log, where it went on further; else say what is not right about the run (symptom)",
+    "the rest of the log, where it went on further; else say what is not right about the run ({symptom})",
     "none is known to be needed",
     "nothing that the log reports is known to have ended the run",
 )
 QUIET = Advice(title="the log shows no failure; where the job hangs or is wrong, it does not say why")
 MEASURED = Advice(
-    "what the smoke run says to do next, which the facts hold; or say what is not right (symptom)",
+    "what the smoke run says to do next, which the facts hold; or say what is not right ({symptom})",
     "none: the smoke run did not fail",
     "the smoke run did not fail",
 )

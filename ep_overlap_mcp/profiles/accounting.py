@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ep_overlap_mcp.profiles.timeline import Stretch, Window
     from ep_overlap_mcp.profiles.trace import Device, Profile, Tally
 
-_MATERIAL = 0.01  # of the window: a kernel below it cannot change a verdict
+_MATERIAL = 0.01  # of the window, or of the activities: less cannot change a verdict
 _OUTSIDE = 0.1  # of the communication: more outside the step windows is said
 _REPORTED = {
     "dispatch": Kind.DISPATCH,
@@ -76,10 +76,12 @@ def account(profile: Profile) -> tuple[list[DeviceProfile], list[str]]:
     Errors: `ProfileError` when no percentage would be honest: no communication was recognised anywhere, or a
     kernel that matters holds communication this package cannot measure.
     """
+    results, caveats = [], list(profile.caveats)
+    for device in profile.devices:
+        caveats += _damage(profile, device)
     devices = [device for device in profile.devices if device.timeline.extent]
     if not devices:
         raise ProfileError(f"{profile.path}: the devices in it ran nothing; profile whole training steps")
-    results, caveats = [], list(profile.caveats)
     for device in devices:
         result, notes = _account_device(profile, device)
         results.append(result)
@@ -183,6 +185,26 @@ def _refuse_or_warn(profile: Profile, device: Device, window: int) -> list[str]:
                 " for programmatic launches, so check the durations in the file"
             )
     return caveats
+
+
+def _damage(profile: Profile, device: Device) -> list[str]:
+    """The caveat of activities without a time. Where they may be a material part of a sum it is an error instead."""
+    timeline = device.timeline
+    damaged = timeline.damaged()
+    if not damaged:
+        return []
+    text = (
+        f"{device.name} of {profile.path.name}: {damaged} of {timeline.count()} activities have no duration or a"
+        " negative one, so they are in no number here"
+    )
+    for name, kinds in (("communication", COMMUNICATION), ("computation", COMPUTE)):
+        lost, total = timeline.damaged(kinds), timeline.count(kinds)
+        if lost >= _MATERIAL * total > 0:
+            raise ProfileError(
+                f"{text}; with {lost} of {total} of {name} missing no percentage would be honest: export it again, or"
+                " profile again"
+            )
+    return [text]
 
 
 def _no_communication(profile: Profile, devices: Sequence[Device]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from ep_overlap_mcp.profiles.accounting import account
 from ep_overlap_mcp.profiles.compare import compare
 from ep_overlap_mcp.profiles.errors import ProfileError
+from ep_overlap_mcp.refusal import no_file
 from ep_overlap_mcp.results.profile import ProfileResult, ProfileSource, ScheduleEvidence
 
 if TYPE_CHECKING:
@@ -36,8 +37,18 @@ class Sides:
         """Folders opened up. Errors: `ProfileError` for what does not exist or holds no profile."""
         if not paths:
             raise ProfileError("no profile was given; name a Kineto .json(.gz), an nsys .sqlite or a folder of them")
-        after = tuple(file for path in paths for file in _files(path))
-        return cls(after, tuple(_files(before)) if before else ())
+        sides = cls(tuple(file for path in paths for file in _files(path)), tuple(_files(before)) if before else ())
+        sides._refuse_twice()
+        return sides
+
+    def _refuse_twice(self) -> None:
+        """A file given twice would be counted as another device, or compared with itself."""
+        seen: dict[tuple[int, int], Path] = {}
+        for _, path in self:
+            status = path.stat()
+            first = seen.setdefault((status.st_dev, status.st_ino), path)
+            if first is not path:
+                raise ProfileError(f"{path}: is the same file as {first}; name each profile once, one file a rank")
 
     def __iter__(self) -> Iterator[tuple[str, Path]]:
         yield from (("before", path) for path in self.before)
@@ -114,11 +125,17 @@ def conclude(
 
 
 def _files(path: Path) -> list[Path]:
-    if not path.exists():
-        raise ProfileError(f"{path}: not found")
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file())
+    try:
+        wrong = no_file(path.stat())
+        if wrong is None:
+            return [path]
+        if wrong != "a directory":
+            raise ProfileError(f"{path}: {wrong}; write the profile to a file first, and name that")
+        files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file())
+    except FileNotFoundError:
+        raise ProfileError(f"{path}: not found") from None
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be read: {error.strerror}") from None
     if not files:
         raise ProfileError(f"{path}: holds no profile; expected files ending in {', '.join(_SUFFIXES)}")
     return files

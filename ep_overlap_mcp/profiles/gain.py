@@ -14,6 +14,7 @@ from ep_overlap_mcp.results.estimate import Assumption, EstimateResult
 Verdict = Literal["worth_an_ab", "not_worth_it", "unknown"]
 
 _WORTH = 1.05  # a smaller ceiling drowns in the spread between runs
+_LARGEST = 1e15  # nothing here is near it: milliseconds, tokens, GB/s
 _UNDERESTIMATED = 1 / (1 - 0.48)  # the largest gap seen between modelled and measured communication
 _FLAT_EP = 4  # alltoall within a node up to this EP is "flat or slower": Bridge docs, communication-overlap
 
@@ -101,9 +102,13 @@ def _refuse_impossible(
         ("bandwidth_gb_s", bandwidth),
         ("step_ms", step_ms),
     ):
-        if value is not None and value <= 0:
-            raise ProfileError(f"`{name}` is {value}; give a value above 0, or leave it out if it is unknown")
-    if exposed_ms is not None and (exposed_ms < 0 or (step_ms is not None and exposed_ms > step_ms)):
+        if value is not None and not 0 < value <= _LARGEST:  # NaN is in no range
+            raise ProfileError(
+                f"`{name}` is {value!s:.40}; give a number above 0, at most {_LARGEST:g}, or leave it out if it is"
+                " unknown"
+            )
+    most = _LARGEST if step_ms is None else step_ms
+    if exposed_ms is not None and not 0 <= exposed_ms <= most:
         raise ProfileError(
             f"`exposed_ms` is {exposed_ms} and `step_ms` {step_ms}; exposed communication is part of the step, so"
             " give both for one step"
@@ -189,13 +194,20 @@ def _verdict(
         return "unknown", "no bandwidth is known for this dispatcher and GPU; give bandwidth_gb_s or exposed_ms"
     if step_ms is None:
         return "unknown", "give step_ms, the unprofiled step with overlap off; a share of it is needed"
+    if bound is None and measured:
+        return "unknown", "exposed_ms is the whole step, which leaves no computation: check that both are of one step"
     if bound is None:
         return "unknown", "the communication would be longer than the step: check bandwidth, layers, microbatches"
     if bound.ceiling >= _WORTH:
         return "worth_an_ab", "only a matched A/B of unprofiled steps tells the gain"
+    if bound.lacks_computation:
+        left = f"{bound.step_ms - bound.comm_ms:.1f} ms of the step for computation"
+        if measured:
+            return "not_worth_it", f"communication leaves {left}, too little to hide it under"
+        return "unknown", f"the modelled communication leaves {left}: check bandwidth, layers, microbatches"
     longer = Bound(bound.step_ms, min(bound.comm_ms * _UNDERESTIMATED, bound.step_ms * 0.99), bound.pairable)
     if measured or longer.ceiling < _WORTH:
-        return "not_worth_it", f"even hiding everything would gain less than {_WORTH - 1:.0%}"
+        return "not_worth_it", f"even hiding all that the schedule can pair would gain less than {_WORTH - 1:.0%}"
     return "unknown", f"the ceiling is below {_WORTH}, but not if communication is as underestimated as it can be"
 
 

@@ -86,6 +86,11 @@ class Bound:
         return max(0.0, min(self.comm_ms * self.pairable, self.step_ms - self.comm_ms))
 
     @property
+    def lacks_computation(self) -> bool:
+        """Whether the step holds too little computation to hide what the schedule can pair."""
+        return self.step_ms - self.comm_ms < self.comm_ms * self.pairable
+
+    @property
     def ceiling(self) -> float:
         """The speedup if all of it were hidden."""
         return self.step_ms / (self.step_ms - self.overlappable_ms)

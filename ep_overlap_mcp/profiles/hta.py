@@ -95,11 +95,11 @@ def _collect(file: KinetoFile) -> tuple[list[_Activity], list[_Activity]]:
     on_streams: list[_Activity] = []
     on_host: list[_Activity] = []
     for event in file.events(None):
-        if event.cat in (None, "Trace") or not isinstance(event.ts, (int, float)):
+        if event.cat in (None, "Trace") or event.dur is None or not isinstance(event.ts, (int, float)):
             continue
         args = event.args
         correlation = -1 if args is None or args.correlation is None else args.correlation
-        activity = _Activity(event.ts, float(event.dur or 0), str(event.name), correlation)
+        activity = _Activity(event.ts, float(event.dur), str(event.name), correlation)
         (on_host if args is None or args.stream is None else on_streams).append(activity)
     return on_streams, on_host
 

@@ -44,6 +44,7 @@ class Family:
     source: str
     fused: bool = False  # communication and computation inside one kernel
     known: bool = True
+    suspicious: bool = False  # what it is, is not known; its name says communication
 
 
 def _family(name: str, kind: Kind, pattern: str, source: str, *, fused: bool = False) -> Family:
@@ -57,16 +58,30 @@ _DPSK_SOURCE = "deepseek-ai/profile-data @ 4496024 : train.json"
 _HYBRIDEP_SOURCE = "deepseek-ai/DeepEP @ 94a9f8f (hybrid-ep branch)"
 _NCCL_SOURCE = "NVIDIA/nccl @ 5067397 : src/device"
 _KINETO_SOURCE = "kernels seen in public PyTorch profiles"
-
-SUSPICIOUS = Family(
-    "suspicious",
-    Kind.OTHER_COMPUTE,
-    re.compile(
-        r"(?i)^(?:\(anonymous namespace\)|[^<(])*(?:dispatch|combine|all2all|all_?to_?all|notify|rdma|(?<!a)sync)"
-    ),
-    "no row matched, yet its own name (not its arguments) speaks of communication",
-    known=False,
+_SYMMETRIC_SOURCE = "pytorch/pytorch @ fd6c4b6 : torch/csrc/distributed/c10d/symm_mem"
+_MOE_A2A_SOURCE = (
+    "NVIDIA/TensorRT-LLM : cpp/tensorrt_llm/kernels/communicationKernels/moeAlltoAllKernels.cu,"
+    " fusedMoeCommKernels.cu; flashinfer-ai/flashinfer : include/flashinfer/comm/trtllm_alltoall.cuh"
 )
+
+# a kernel's own name: what stands before its template arguments and its parameters; `<unnamed>` is Nsight's word
+_OWN = r"^(?:\(anonymous namespace\)|<unnamed>|[^<(])*"
+# names that the compiler of PyTorch makes from the operators whose pointwise work a kernel does, collectives too
+_INDUCTOR = r"\btriton_[a-z]{3}_fused"
+_COMPUTES = (
+    rf"(?:\bat::|\bat_cuda_detail|\bat_native|{_INDUCTOR}|\btransformer_engine::|\bfbgemm|\bcub::|\bthrust::"
+    r"|\b(?:cudnn|miopen|apex)|multi_tensor_apply)"
+)
+# small_gather and call_reduce are no collectives
+_COLLECTIVES = r"(?<!sm)(?<![bc])all_?(?:reduce|gather|to_?all)|reduce_?scatter|all2all|(?<![0-9a-z])a2a_|rdma"
+_TOKENS = r"(?:moe|expert|token|\bep_)"  # attention combines, too: its splits
+
+
+def _suspicious(name: str, pattern: str) -> Family:
+    source = "no row matched, yet its own name (not its arguments) speaks of communication"
+    return Family(name, Kind.OTHER_COMPUTE, re.compile(pattern), source, known=False, suspicious=True)
+
+
 UNCLASSIFIED = Family("unclassified", Kind.OTHER_COMPUTE, re.compile(""), "no row matched", known=False)
 
 FAMILIES: tuple[Family, ...] = (
@@ -121,9 +136,32 @@ FAMILIES: tuple[Family, ...] = (
     _family(
         "NCCL and RCCL collectives",
         Kind.COLLECTIVE,
-        r"\b(?:nccl|rccl)(?:Symk?)?(?:Dev)?Kernel|\b(?:rccl|nccl)GenericKernel|\bmscclKernel_",
-        f"{_NCCL_SOURCE}; ROCm/rccl : src/device/msccl_kernel_impl.h",
+        r"\b(?:nccl|rccl)(?:Symk?)?(?:Dev)?Kernel|\b(?:rccl|nccl)GenericKernel|\brccl_main_kernel|\bmscclKernel_",
+        f"{_NCCL_SOURCE}; ROCm/rccl : src/device (msccl_kernel_impl.h; rccl_main_kernel in ROCm 6)",
     ),
+    _family(
+        "PyTorch symmetric memory",
+        Kind.COLLECTIVE,
+        r"\b(?:multimem(?:_one_shot)?|one_shot|two_shot)_(?:all_reduce|reduce|all_gather)\w*_kernel"
+        r"|\b(?:oneShot|twoShot|hybridCubeMesh)AllReduceKernel",
+        f"{_SYMMETRIC_SOURCE}/CUDASymmetricMemoryOps.cu, intra_node_comm.cu",
+    ),
+    _family(
+        "PyTorch symmetric memory, tokens",
+        Kind.ALL_TO_ALL,
+        r"\ballToAllV(?:_2d)?\b",
+        f"{_SYMMETRIC_SOURCE}/nvshmem_extension.cu",
+    ),
+    _family(
+        "PyTorch symmetric memory, sizes",
+        Kind.CONTROL,
+        r"\bexchangeSplitAndOffset",
+        f"{_SYMMETRIC_SOURCE}/nvshmem_extension.cu",
+    ),
+    _family("TensorRT-LLM local preparation", Kind.OTHER_COMPUTE, r"\bmoeA2A(?:Prepare|Sanitize)", _MOE_A2A_SOURCE),
+    _family("TensorRT-LLM dispatch", Kind.DISPATCH, r"\bmoeA2ADispatchKernel\b", _MOE_A2A_SOURCE),
+    _family("TensorRT-LLM combine", Kind.COMBINE, r"\bmoeA2ACombineKernel\b", _MOE_A2A_SOURCE),
+    _family("TensorRT-LLM all-to-all", Kind.ALL_TO_ALL, r"\bmoeAllToAllKernel\b", _MOE_A2A_SOURCE),
     _family("custom all-reduce", Kind.COLLECTIVE, r"\bcross_device_reduce", "vllm-project/vllm"),
     _family(
         "Transformer Engine userbuffers",
@@ -133,6 +171,12 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family("NVSHMEM barrier", Kind.CONTROL, r"\b(?:nvshmem|rocshmem)\w*(?:barrier|sync)", "NVIDIA/nvshmem"),
     _family("NVSHMEM transfer", Kind.P2P, r"\b(?:nvshmem|rocshmem)", "NVIDIA/nvshmem"),
+    # above attention (flashinfer communicates, too), multiplications and the generic words (all_reduce_kernel)
+    _suspicious("suspicious collective", rf"(?i)(?!{_OWN}(?:\bat::|{_INDUCTOR})){_OWN}(?:{_COLLECTIVES})"),
+    _suspicious(
+        "suspicious dispatch",
+        rf"(?i)(?!{_OWN}{_COMPUTES}){_OWN}(?:dispatch|{_TOKENS}[\w:]*combine|combine\w*{_TOKENS})",
+    ),
     _family(
         "attention",
         Kind.GEMM_ATTENTION,
@@ -147,14 +191,10 @@ FAMILIES: tuple[Family, ...] = (
         r"|\bCijk_|splitKreduce",
         f"{_DPSK_SOURCE}; NVIDIA/TransformerEngine @ d0067d0; {_KINETO_SOURCE}",
     ),
-    _family(
-        "libraries of computation",
-        Kind.OTHER_COMPUTE,
-        r"\bat::|\bat_cuda_detail|\bat_native|\btriton_|\btransformer_engine::|\bfbgemm|\bcub::|\bthrust::"
-        r"|\b(?:cudnn|miopen|apex)|multi_tensor_apply",
-        _KINETO_SOURCE,
-    ),
-    SUSPICIOUS,  # below the known namespaces, so that no generic word takes such a name for computation
+    _family("libraries of computation", Kind.OTHER_COMPUTE, _OWN + _COMPUTES, _KINETO_SOURCE),
+    # below the known namespaces, so that no generic word takes such a name for computation
+    _suspicious("suspicious word", r"(?i)" + _OWN + r"(?:combine|notify|(?<!a)sync)"),
+    _family("computation with a library's types", Kind.OTHER_COMPUTE, _COMPUTES + r"|\btriton_", _KINETO_SOURCE),
     _family(
         "other computation",
         Kind.OTHER_COMPUTE,

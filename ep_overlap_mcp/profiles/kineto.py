@@ -58,18 +58,23 @@ class _GpuRank:
     def take(self, event: Event) -> None:
         category, name, args = event.cat, event.name, event.args
         if category == _ANNOTATION:
-            self._annotation(event, str(name))
+            if event.dur is not None:
+                self._annotation(event, str(name))
             return
         start, end = times(event)
         number, stream = (event.pid, event.tid) if args is None or args.stream is None else (args.device, args.stream)
-        device = self._devices.get(number)
-        if device is None:
-            device = self._devices[number] = Device(f"GPU {number}")
-            self.profile.devices.append(device)
+        device = self._device(number)
         if category in _KERNELS:
             device.add_kernel(str(name), stream, start, end, _kind_beyond_name(args) if args else None)
         else:
             device.add(kind_of_copy(str(name)) if category in _COPIES else Kind.MEMORY, stream, start, end)
+
+    def _device(self, number: object) -> Device:
+        device = self._devices.get(number)
+        if device is None:
+            device = self._devices[number] = Device(f"GPU {number}")
+            self.profile.devices.append(device)
+        return device
 
     def finished(self, rank: int | None) -> Profile:
         for device in self.profile.devices:
@@ -107,6 +112,8 @@ def _read_cpu_rank(path: Path, on_progress: Callable[[float], None] | None) -> P
     file = KinetoFile(path, on_progress)
     profile, device, steps = Profile(path, "Kineto, CPU rank"), Device("CPU"), []
     for event in file.events(("cpu_op", "user_annotation")):
+        if event.dur is None:
+            continue
         name, (start, end) = str(event.name), times(event)
         if event.cat == "cpu_op":
             if _CPU_MATMUL.match(name):

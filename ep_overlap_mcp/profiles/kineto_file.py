@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import msgspec
 
 from ep_overlap_mcp.profiles.errors import ProfileError
+from ep_overlap_mcp.profiles.timeline import NO_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,9 +41,9 @@ _Block = tuple[bytes, int]  # a text and where its last whole event ends
 class Args(msgspec.Struct, gc=False):
     """The arguments of an event that matter here."""
 
-    device: Any = None
-    stream: Any = None
-    correlation: Any = None
+    device: int | float | str | None = None
+    stream: int | float | str | None = None
+    correlation: int | float | str | None = None
     collective: Any = msgspec.field(name="Collective name", default=None)
     group: Any = msgspec.field(name="Process Group Description", default=None)
 
@@ -62,14 +63,18 @@ class Event(msgspec.Struct, gc=False):
 
 
 def times(event: Event) -> tuple[int, int]:
-    """Start and end in nanoseconds. `ts` and `dur` are rounded apart: `ts` may have lost its fraction.
+    """Start and end in nanoseconds, `NO_TIME` without duration. `ts` and `dur` are rounded apart: `ts` may have lost
+    its fraction.
 
-    Errors: `ProfileError` for a time that is no number.
+    Errors: `ProfileError` for a time that is no number, or none that a clock shows.
     """
     start, duration = event.ts, event.dur
+    if duration is None:
+        return NO_TIME
     if isinstance(start, (int, float)) and isinstance(duration, (int, float)):
-        first = round(start * 1000)
-        return first, first + round(duration * 1000)
+        with suppress(OverflowError, ValueError):
+            first = round(start * 1000)
+            return first, first + round(duration * 1000)
     raise ProfileError(f"event `{event.name}` has time {start!r} and duration {duration!r}: not a Kineto trace")
 
 
@@ -84,7 +89,10 @@ class _Document(msgspec.Struct):
 
 
 class _CutInsideEventError(Exception):
-    """A block does not end where an event ends: the arguments of one hold a list of what looks like events."""
+    """A block does not end where an event ends: the arguments of one hold a list of what looks like events.
+
+    Of the whole list of events it says what is wrong with it.
+    """
 
 
 class KinetoFile:
@@ -97,7 +105,7 @@ class KinetoFile:
         self._on_progress = on_progress or (lambda _: None)
 
     def events(self, categories: tuple[str, ...] | None) -> Iterator[Event]:
-        """The complete events (those with a duration) of these categories, or of all, in the file's order.
+        """The events of these categories, or of all, in the file's order; those that mark a moment, too.
 
         Errors: `ProfileError` for a file that cannot be read, is no trace, or is cut off.
         """
@@ -106,19 +114,29 @@ class KinetoFile:
         try:
             for events in self._decoded(self._blocks(), wanted):
                 for event in events:
-                    if (not categories or event.cat in categories) and event.dur is not None:
+                    if not categories or event.cat in categories:
                         given += 1
                         yield event
         except _CutInsideEventError:
             whole = (event for events in self._decoded(self._whole(), None) for event in events)
             chosen = (event for event in whole if not categories or event.cat in categories)
-            yield from islice((event for event in chosen if event.dur is not None), given, None)
+            yield from self._readable(islice(chosen, given, None))
+
+    def _readable(self, events: Iterator[Event]) -> Iterator[Event]:
+        """Events of the whole file; nothing else is left to try where it cannot be decoded."""
+        try:
+            yield from events
+        except _CutInsideEventError as problem:
+            raise ProfileError(
+                f"{self.path}: damaged or cut off, or no Kineto trace: its list of events cannot be read ({problem});"
+                " copy it again or profile again"
+            ) from None
 
     def _decoded(self, blocks: Iterator[_Block], wanted: re.Pattern[bytes] | None) -> Iterator[list[Event]]:
         try:
             for block in blocks:
                 yield _decode(*block, wanted)
-        except (OSError, EOFError, zlib.error) as error:
+        except _broken_streams() as error:
             raise ProfileError(
                 f"{self.path}: cannot be read to its end ({error}): the file is damaged or was cut off;"
                 " copy it again or profile again"
@@ -148,13 +166,8 @@ class KinetoFile:
         with self.path.open("rb") as raw:
             text = cast("IO[bytes]", _decompressed(raw))
             buffer = self._after_head(text) + text.read(_WHOLE_LIMIT)
-        try:
-            events = self._before_tail(buffer)
-            yield events, len(events)
-        except _CutInsideEventError:
-            raise ProfileError(
-                f"{self.path}: damaged or cut off: its list of events is no JSON; copy it again or profile again"
-            ) from None
+        events = self._before_tail(buffer)
+        yield events, len(events)
 
     def _after_head(self, text: IO[bytes]) -> bytes:
         buffer = b""
@@ -187,8 +200,8 @@ class KinetoFile:
                 rest = msgspec.json.decode(b'{"traceEvents":[' + buffer, type=_Document)
                 events = rest.trace_events
                 self._find_rank(rest.distributed_info)
-        except _NOT_JSON:
-            raise _CutInsideEventError from None
+        except _NOT_JSON as problem:
+            raise _CutInsideEventError(problem) from None
         return b",".join(events)
 
     def _find_rank(self, distributed_info: bytes) -> None:
@@ -208,6 +221,15 @@ def _decompressed(raw: IO[bytes]) -> Any:
     except ImportError:  # not on every platform
         return gzip.GzipFile(fileobj=raw)
     return igzip.IGzipFile(fileobj=raw)  # type: ignore[no-untyped-call]
+
+
+def _broken_streams() -> tuple[type[Exception], ...]:
+    """What reading a damaged file, or decompressing it, raises."""
+    try:
+        from isal import isal_zlib
+    except ImportError:  # not on every platform
+        return OSError, EOFError, zlib.error
+    return OSError, EOFError, zlib.error, cast("type[Exception]", isal_zlib.error)
 
 
 def _last_cut(buffer: bytes) -> tuple[int, int] | None:
@@ -236,8 +258,8 @@ def _decode(text: bytes, end: int, wanted: re.Pattern[bytes] | None) -> list[Eve
             return _DECODER.decode(b"[" + _cut_out(text, end, wanted) + b"]")
     try:
         return _DECODER.decode(b"[" + text[:end] + b"]")
-    except _NOT_JSON:
-        raise _CutInsideEventError from None
+    except _NOT_JSON as problem:
+        raise _CutInsideEventError(problem) from None
 
 
 def _cut_out(text: bytes, end: int, wanted: re.Pattern[bytes]) -> bytes:

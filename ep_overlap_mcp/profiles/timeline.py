@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import tempfile
 from array import array
+from collections import Counter
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from ep_overlap_mcp.profiles.errors import ProfileError
@@ -24,6 +25,7 @@ _LANES = 1 << _LANE_BITS
 _LANE_MASK = _LANES - 1
 _SHIFT = _LANE_BITS + 1
 _RUN = 1 << 18  # boundaries kept in memory (2 MB); full runs go to an anonymous temporary file
+_ALL = -1  # every kind
 _PIECE = 1 << 13  # boundaries read back at a time
 
 
@@ -39,6 +41,9 @@ class Window(NamedTuple):
 Stretch = tuple[int, int, int]
 
 
+NO_TIME = Window(0, -1)  # of an activity whose start or end the file does not hold
+
+
 class Timeline:
     """The activities of one device. Memory stays bounded: sorted runs move to disk as they fill up."""
 
@@ -47,6 +52,7 @@ class Timeline:
         self._kinds: list[int] = []  # of each lane
         self._streams: list[str] = []
         self._counts: list[int] = []
+        self._damaged: Counter[int] = Counter()  # by lane
         self._base: int | None = None
         self._first = self._last = 0
         self._runs = _SortedRuns(run)
@@ -69,12 +75,14 @@ class Timeline:
         return len(self._kinds) - 1
 
     def add(self, lane: int, start: int, end: int) -> None:
-        """Record an activity; one without length takes no time and is only counted.
+        """Record an activity; one without length takes no time and is only counted, `NO_TIME` and others that end
+        before they start as damaged.
 
         Errors: `ProfileError` for time stamps days apart.
         """
         self._counts[lane] += 1
         if end <= start:
+            self._damaged[lane] += end < start
             return
         base = self._base
         if base is None:
@@ -91,10 +99,13 @@ class Timeline:
                 " different clocks; export one run"
             ) from None
 
-    def count(self, kind: Kind | None = None) -> int:
-        """Activities, of one kind or of all."""
-        lanes = zip(self._kinds, self._counts, strict=True)
-        return sum(count for lane_kind, count in lanes if kind is None or lane_kind == kind)
+    def count(self, kinds: int = _ALL) -> int:
+        """Activities of these kinds (bits of `Kind`), damaged ones too."""
+        return sum(count for kind, count in zip(self._kinds, self._counts, strict=True) if kind & kinds)
+
+    def damaged(self, kinds: int = _ALL) -> int:
+        """Activities of these kinds that end before they start: nobody knows how long they took."""
+        return sum(count for lane, count in self._damaged.items() if self._kinds[lane] & kinds)
 
     def relabel(self, old: Kind, new: Kind) -> None:
         """Make every activity of kind `old` one of kind `new`."""

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.profiles.kernels import SUSPICIOUS, Kind, family_of
+from ep_overlap_mcp.profiles.kernels import Kind, family_of
 from ep_overlap_mcp.profiles.timeline import Timeline, Window
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ class Device:
             known = self._kernels[name, stream, kind] = self._new_kernel(name, stream, kind)
         lane, tally = known
         if tally:
-            tally.ns += end - start
+            tally.ns += max(0, end - start)
             tally.count += 1
         self.timeline.add(lane, start, end)
 
     def suspicious(self) -> dict[str, Tally]:
         """Unclassified kernels whose own name speaks of communication."""
-        return {name: tally for name, tally in self.unclassified.items() if family_of(name) is SUSPICIOUS}
+        return {name: tally for name, tally in self.unclassified.items() if family_of(name).suspicious}
 
     def _new_kernel(self, name: str, stream: object, kind: Kind | None) -> tuple[int, Tally | None]:
         family = family_of(name)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from ep_overlap_mcp.reports.html_page import opening
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -89,11 +91,7 @@ def profile_page(result: ProfileResult, pictures: Sequence[DevicePicture], title
     """The page as text. `pictures` are those of `profiles.draw` for the same files; with a before and an after
     they stand side by side on one scale.
     """
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{escape(title)}</title><style>{_STYLE}</style></head><body>
-<h1>{escape(title)}</h1><p>{escape(result.summary)}</p>
+    return f"""{opening(title, _POLICY, _STYLE)}<p>{escape(result.summary)}</p>
 {_buttons(pictures)}{_sides(pictures)}
 <h2>Devices</h2>{_devices(result.devices)}
 <h2>Communication by kind</h2>{_kinds(result.devices)}

@@ -9,6 +9,8 @@ from html import escape
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING, NamedTuple
 
+from ep_overlap_mcp.reports.html_page import opening
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -74,11 +76,7 @@ def sweep_page(result: SweepResult, title: str = "Smoke sweep") -> str:
     axis = _axis(result.points)
     heads = "".join(f'<th scope="col">{_breakable(head)}</th>' for head in (*names, *_ANSWERS))
     rows = "\n".join(_row(point, names, axis) for point in result.points)
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{escape(title)}</title><style>{_STYLE}</style></head><body>
-<h1>{escape(title)}</h1><p>{escape(result.summary)}</p>
+    return f"""{opening(title, _POLICY, _STYLE)}<p>{escape(result.summary)}</p>
 <div class="scroll"><table><thead><tr>{heads}<th scope="col">{_scale(axis)}</th><th scope="col">hidden</th>
 <th scope="col">run</th></tr></thead><tbody>
 {rows}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import codecs
 import os
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ep_overlap_mcp.refusal import no_file
 from ep_overlap_mcp.sources.reading import UnreadableError
 
 if TYPE_CHECKING:
@@ -74,10 +74,9 @@ def _bytes(path: Path, name: str) -> bytes:
 
 
 def _refuse_what_is_no_small_file(status: os.stat_result, name: str) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        raise UnreadableError(f"{name}: a directory; name a file in it")
-    if not stat.S_ISREG(status.st_mode):
-        raise UnreadableError(f"{name}: not a regular file; name a configuration file")
+    if wrong := no_file(status):
+        remedy = "name a file in it" if wrong == "a directory" else "name a configuration file"
+        raise UnreadableError(f"{name}: {wrong}; {remedy}")
     if status.st_size > LARGEST:
         raise UnreadableError(_too_large(name))
 

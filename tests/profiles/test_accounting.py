@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -145,6 +146,41 @@ def test_a_fused_kernel_is_an_error(write_kineto: WriteKineto):
         analyze([path])
 
 
+@pytest.mark.parametrize("duration", [None, -3])
+def test_damaged_activities_are_a_caveat(write_kineto: WriteKineto, duration: int | None):
+    """One in many cannot change the answer, yet it is said."""
+    damaged = {**kernel(GEMM, 0, 1), "dur": duration}
+    result = analyze(
+        [write_kineto([*(kernel(GEMM, at, 1) for at in range(150)), damaged, kernel(DISPATCH, 0, 9, stream=20)])]
+    )
+    assert result.caveats == [
+        "GPU 0 of trace.json: 1 of 152 activities have no duration or a negative one, so they are in no number here"
+    ]
+    assert result.devices[0].compute_ms == 0.15
+
+
+@pytest.mark.parametrize(("name", "sort"), [(GEMM, "computation"), (DISPATCH, "communication")])
+def test_damaged_activities_that_matter_are_an_error(write_kineto: WriteKineto, name: str, sort: str):
+    """Without its only computation, communication would read as not hidden at all."""
+    others = [kernel(each, 0, 1) for each in (GEMM, DISPATCH)]
+    with pytest.raises(ProfileError, match=rf"with 1 of 2 of {sort} missing no percentage would be honest"):
+        analyze([write_kineto([*others, {**kernel(name, 5, 1), "dur": None}])])
+
+
+def test_a_device_of_damaged_activities_is_an_error(write_kineto: WriteKineto):
+    """It is no device that ran nothing, which would be left out."""
+    damaged = kernel(GEMM, 0, -1, device=1)
+    with pytest.raises(ProfileError, match=r"GPU 1 of trace\.json: 1 of 1 activities have no duration"):
+        analyze([write_kineto([kernel(DISPATCH, 0, 9), damaged])])
+
+
+def test_a_damaged_suspicious_kernel_takes_nothing_off_the_others(write_kineto: WriteKineto):
+    """A negative duration makes no material kernel immaterial."""
+    runs = [kernel("acme_all_reduce", at, 1) for at in range(150)]
+    with pytest.raises(ProfileError, match=r"kernel `acme_all_reduce` \(100.00 % of the window\)"):
+        analyze([write_kineto([*runs, kernel("acme_all_reduce", 0, -1000), kernel(DISPATCH, 0, 9)])])
+
+
 def test_unknown_kernels_are_listed_from_one_per_cent(write_kineto: WriteKineto):
     """They count as computation; the reader sees which and how much."""
     events = [kernel(DISPATCH, 0, 1000), kernel("acme_a", 0, 30), kernel("acme_a", 50, 10), kernel("acme_b", 90, 9)]
@@ -203,3 +239,24 @@ def test_a_cpu_rank_says_what_it_is(write_kineto: WriteKineto):
     assert result.caveats == [
         "CPU rank: computation is ATen's matrix multiplications only; what overlaps here says nothing about GPUs"
     ]
+
+
+def test_a_pipe_is_refused_unopened(tmp_path: Path, write_kineto: WriteKineto):
+    """Opening one waits for a writer for ever."""
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    for paths, before in (([pipe], None), ([write_kineto([kernel(DISPATCH, 0, 9)])], pipe)):
+        with pytest.raises(ProfileError, match=r"pipe\.json: not a regular file; write the profile to a file first"):
+            analyze(paths, before=before)
+
+
+@pytest.mark.parametrize("again", ["trace.json", "link.json", "folder"])
+def test_a_profile_that_is_named_twice_is_refused(tmp_path: Path, write_kineto: WriteKineto, again: str):
+    """It would read as two devices, or be compared with itself."""
+    path = write_kineto([kernel(DISPATCH, 0, 9)])
+    (tmp_path / "link.json").symlink_to(path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "rank0.json").hardlink_to(path)
+    for paths, before in (([path, tmp_path / again], None), ([path], tmp_path / again)):
+        with pytest.raises(ProfileError, match=r"\.json: is the same file as .*\.json; name each profile once"):
+            analyze(paths, before=before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -131,14 +132,21 @@ def test_measured_exposed_communication_replaces_the_model():
         ({"expert_parallel": 1}, "not_worth_it", "EP is 1"),
         ({"microbatches": 1, "bandwidth_gb_s": 45}, "not_worth_it", "too few microbatches"),
         ({"expert_parallel": 4, "gpu": "H100"}, "not_worth_it", "flat or slower"),
-        ({"bandwidth_gb_s": 4500}, "not_worth_it", "even hiding everything would gain less than 5%"),
-        ({"exposed_ms": 100}, "not_worth_it", "even hiding everything would gain less than 5%"),
+        (
+            {"bandwidth_gb_s": 4500},
+            "not_worth_it",
+            "even hiding all that the schedule can pair",
+        ),
+        ({"exposed_ms": 100}, "not_worth_it", "even hiding all that the schedule can pair"),
         ({"bandwidth_gb_s": 700}, "unknown", "as underestimated as it can be"),
         ({}, "unknown", "no bandwidth is known"),
         ({"gpu": "V100"}, "unknown", "no bandwidth is known"),
         ({"dispatcher": "ncclep", "gpu": "H100"}, "unknown", "no bandwidth is known"),
         ({"bandwidth_gb_s": 45, "step_ms": None}, "unknown", "give step_ms"),
         ({"bandwidth_gb_s": 1}, "unknown", "longer than the step"),
+        ({"exposed_ms": 41_250}, "unknown", "exposed_ms is the whole step"),
+        ({"exposed_ms": 41_000}, "not_worth_it", "leaves 250.0 ms of the step for computation, too little to hide it"),
+        ({"bandwidth_gb_s": 20.1}, "unknown", "ms of the step for computation: check bandwidth, layers, microbatches"),
         ({"bandwidth_gb_s": 45}, "worth_an_ab", "only a matched A/B"),
     ],
 )
@@ -152,7 +160,13 @@ def test_verdicts(changes: dict[str, Any], verdict: str, why: str):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"topk": 0}, "`topk` is 0; give a value above 0"),
+        ({"topk": 0}, "`topk` is 0; give a number above 0"),
+        ({"step_ms": math.nan, "exposed_ms": 5}, "`step_ms` is nan; give a number above 0"),
+        ({"step_ms": math.inf}, "`step_ms` is inf; give a number above 0"),
+        ({"moe_layers": math.nan}, "`moe_layers` is nan"),
+        ({"hidden_size": 10**400}, "`hidden_size` is 10+; give a number above 0, at most 1e"),
+        ({"step_ms": 100, "exposed_ms": math.nan}, "`exposed_ms` is nan"),
+        ({"exposed_ms": math.inf}, "`exposed_ms` is inf"),
         ({"step_ms": -1}, "`step_ms` is -1"),
         ({"step_ms": 100, "exposed_ms": 200}, "`exposed_ms` is 200 and `step_ms` 100"),
     ],

@@ -6,7 +6,6 @@ import pytest
 
 from ep_overlap_mcp.profiles.kernels import (
     FAMILIES,
-    SUSPICIOUS,
     UNCLASSIFIED,
     Kind,
     family_of,
@@ -28,6 +27,7 @@ NAMES = {
         "void hybrid_ep::dispatch_kernel<hybrid_ep::tma>(hybrid_ep::param)",
         "nccl_ep_jit_ht_dispatch_kernel",
         "void nccl_ep::internode_ll::dispatch<1>(int)",
+        "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<8, false>(int const*)",
     ],
     Kind.COMBINE: [
         "void deep_ep::intranode::combine<__nv_bfloat16, 8, 768, 4096>(__nv_bfloat16*)",
@@ -39,6 +39,13 @@ NAMES = {
         "void deep_ep::pcie::combine_pcie<1>()",
         "void hybrid_ep::combine_kernel<a>(b)",
         "nccl_ep_jit_ht_combine_kernel",
+        "void tensorrt_llm::kernels::moe_comm::moeA2ACombineKernel<__nv_bfloat16, 8>(int)",
+    ],
+    Kind.ALL_TO_ALL: [
+        "flashinfer::trtllm_alltoall::moeAllToAllKernel(flashinfer::trtllm_alltoall::MoeEpWorldInfo)",
+        "void tensorrt_llm::kernels::moeAllToAllKernel<8, false>(tensorrt_llm::kernels::FusedMoeCommKernelParam)",
+        "c10d::nvshmem_extension::allToAllV(void*, void*, long*)",
+        "c10d::nvshmem_extension::allToAllV_2d(void*, void*, long*)",
     ],
     Kind.CONTROL: [
         "void deep_ep::intranode::notify_dispatch<8>(int const*)",
@@ -56,6 +63,7 @@ NAMES = {
         "hybrid_ep::device_sync_kernel(unsigned int*)",
         "hybrid_ep::rdma_sync_kernel(unsigned int*)",
         "nccl_ep_jit_ht_scan_kernel",
+        "c10d::nvshmem_extension::exchangeSplitAndOffset(long*, int, int)",
     ],
     Kind.SENDRECV: [
         "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)",
@@ -74,6 +82,13 @@ NAMES = {
         "void userbuffers_fp16_sum_inplace_gpu_rw<8>(int)",
         "kuserbuffers_pushrecv(int, int)",
         "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
+        "rccl_main_kernel(ncclDevComm*, unsigned long, ncclWork*)",
+        "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)",
+        "void (anonymous namespace)::multimem_one_shot_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+        "void (anonymous namespace)::multimem_all_gather_kernel<16>(char*, char*)",
+        "void (anonymous namespace)::one_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(c10::BFloat16**)",
+        "void (anonymous namespace)::two_shot_all_reduce_kernel<c10::BFloat16, 16, 8, true>(c10::BFloat16**)",
+        "void c10d::intra_node_comm::twoShotAllReduceKernel<8u, true>(c10::BFloat16*)",
     ],
     Kind.P2P: ["void deep_ep::elastic::pp_send_impl<1>()", "void deep_ep::elastic::pp_recv_impl<1>()"],
     Kind.GEMM_ATTENTION: [
@@ -84,6 +99,8 @@ NAMES = {
         "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32",
         "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>(Flash_fwd_params)",
         "void flash::flash_fwd_splitkv_combine_kernel<64>(Flash_fwd_params)",
+        "void flash_mla_combine_kernel<float, 512>(Params)",
+        "void flashinfer::BatchPrefillWithPagedKVCacheKernel<1>(int)",
         "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16",
         "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<1>(int)",
     ],
@@ -97,6 +114,19 @@ NAMES = {
         "void deep_ep::elastic::combine_reduce_epilogue_impl<1>()",
         "void hybrid_ep::permute_kernel<1>()",
         "void hybrid_ep::unpermute_kernel<1>()",
+        "tensorrt_llm::kernels::moe_comm::moeA2APrepareDispatchKernel(int*, int*)",
+        "triton_poi_fused__to_copy_all_gather_into_tensor_wait_tensor_3",
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(at::native::ReduceOp<float>)",
+        "void at::native::_scatter_gather_elementwise_kernel<128, 8>(int)",
+        "void at::native::index_elementwise_kernel<128, 4>(long)",
+        "void cub::DeviceReduceKernel<cub::DeviceReducePolicy<float>>(float*)",
+        "void cub::DeviceReduceSingleTileKernel<cub::Policy>(float*)",
+        "void at_cuda_detail::cub::DeviceScanKernel<at_cuda_detail::cub::DispatchScan>(int)",
+        "void small_gather_kernel<float>(float*)",
+        "void segmented_scatter_reduce_kernel<float>(float*)",
+        "void moe_permute_topK_kernel<__nv_bfloat16>(__nv_bfloat16*)",
+        "_make_chunk_sort_map_kernel_scatter",
+        "void layer_norm_kernel<at::cuda::sync_policy>(at::Tensor)",
     ],
 }
 
@@ -125,11 +155,25 @@ def test_every_family_names_its_source(family):
         "notify_peers",
         "void (anonymous namespace)::ep_combine<1>(int)",
         "device_sync",
+        "my_reduce_scatter_kernel",
+        "void acme::all_gather_kernel<at::BFloat16>(at::BFloat16*)",
+        "acmeAllReduceKernel(float*)",
+        "void fbgemm_gpu::one_shot_all_reduce<4>(int)",
+        "void <unnamed>::acme_all_reduce_kernel<__nv_bfloat16, (int)16>(__nv_bfloat16 *)",
+        "gemm_all_reduce_kernel",
+        "triton_all_to_all_kernel",
+        "triton_dispatch_kernel",
+        "triton_combine_kernel",
+        "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<1>(int)",
+        "void flashinfer::moe_ep::combine<1>(int)",
+        "flash_combine_tokens",
+        "void acme::dispatch<8>(at::PhiloxCudaState)",
+        "void a2a_send<1>(int)",
     ],
 )
 def test_a_name_that_speaks_of_communication_is_suspicious(name: str):
     """Such a kernel is in no row for communication, yet is not taken for computation by a generic word either."""
-    assert family_of(name) is SUSPICIOUS
+    assert family_of(name).suspicious
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,30 @@ def test_a_gzip_file_that_was_cut_off_is_refused(write_kineto: WriteKineto, cut:
         read_kineto(path)
 
 
+def test_a_gzip_file_with_a_flipped_byte_is_refused(write_kineto: WriteKineto):
+    """Whatever library decompresses it has an exception of its own."""
+    path = write_kineto([kernel(DISPATCH, at, at % 7) for at in range(5000)], "flipped.json.gz")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(ProfileError, match=r"flipped\.json\.gz: (?:cannot be read to its end|.*damaged)"):
+        read_kineto(path)
+
+
+@pytest.mark.parametrize("arguments", [[1], {"device": [0], "stream": 7}, {"device": 0, "stream": {}}])
+def test_arguments_that_are_no_arguments_are_refused(write_kineto: WriteKineto, arguments: object):
+    """What cannot be decoded is said with its place."""
+    with pytest.raises(ProfileError, match=r"no Kineto trace: .* at `\$\[0\]\.args"):
+        read_kineto(write_kineto([{**kernel(DISPATCH, 1, 2), "args": arguments}]))
+
+
+@pytest.mark.parametrize(("start", "duration"), [(1e308, 1), (0, 1e308)])
+def test_times_that_no_clock_shows_are_refused(write_kineto: WriteKineto, start: float, duration: float):
+    """In nanoseconds they would be infinite."""
+    with pytest.raises(ProfileError, match=r"has time .*1e\+308.*: not a Kineto trace"):
+        read_kineto(write_kineto([kernel(DISPATCH, start, duration)]))
+
+
 def test_text_between_events_that_is_no_json_is_refused(tmp_path: Path):
     """Damage in the middle is named with the text where it begins."""
     path = tmp_path / "damaged.json"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +30,7 @@ PROCESS = 4711 << 24
 THREAD = PROCESS | 1
 
 
-def row(name: str, start: int, end: int, **columns: Any) -> dict[str, Any]:
+def row(name: str, start: int | None, end: int, **columns: Any) -> dict[str, Any]:
     """A kernel; `shortName` has lost its namespace, as in a real export."""
     base = {"start": start, "end": end, "deviceId": 0, "streamId": 7, "correlationId": start, "globalPid": PROCESS}
     return {**base, "demangledName": name, "shortName": "dispatch", **columns}
@@ -192,3 +194,43 @@ def test_a_damaged_database_is_refused(tmp_path: Path):
     path.write_bytes(b"SQLite format 3\0" + b"\1" * 5000)
     with pytest.raises(ProfileError, match=r"half.sqlite: not a readable SQLite database .*nsys export"):
         read_nsys(path)
+
+
+def test_a_kernel_without_a_start_is_damaged(write_nsys: Write):
+    """It is counted, and takes no time."""
+    path = write_nsys(**{KERNEL: [row(GEMM, None, 10), row(DISPATCH, 0, 5)]})
+    timeline = read_nsys(path).devices[0].timeline
+    assert (timeline.count(), timeline.damaged(), list(timeline.sweep())) == (2, 1, [(0, 5, Kind.DISPATCH)])
+
+
+@pytest.mark.parametrize("column", ["start", "deviceId", "globalPid"])
+def test_text_in_a_column_of_numbers_is_refused(write_nsys: Write, column: str):
+    """SQLite keeps any value in any column."""
+    path = write_nsys(**{KERNEL: [{**row(GEMM, 0, 10), column: "abc"}]})
+    with pytest.raises(ProfileError, match=rf"{KERNEL} holds a row with .*{column} 'abc'"):
+        read_nsys(path)
+
+
+ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)"
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [("StringIds", "n AS id, 'x' AS value"), (KERNEL.lower(), "n AS start"), ("NVTX_EVENTS", "n AS start")],
+)
+def test_a_view_in_the_place_of_a_table_is_refused(write_nsys: Write, table: str, columns: str):
+    """It would run for ever; names of tables have no case."""
+    path = write_nsys(**{KERNEL: [row(GEMM, 0, 10)]})
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"DROP TABLE IF EXISTS {table}")
+        database.execute(f"CREATE VIEW {table} AS {ENDLESS} SELECT {columns} FROM c")  # noqa: S608
+    with pytest.raises(ProfileError, match=rf"profile\.sqlite: {table} is a view, not the table"):
+        read_nsys(path)
+
+
+def test_work_without_end_is_stopped(write_nsys: Write, monkeypatch: pytest.MonkeyPatch):
+    """What a file of its size cannot need, as where damaged pages point at each other."""
+    monkeypatch.setattr("ep_overlap_mcp.profiles.nsys._STEPS", 100)
+    monkeypatch.setattr("ep_overlap_mcp.profiles.nsys._STEPS_A_BYTE", 0)
+    with pytest.raises(ProfileError, match=r"not a readable SQLite database \(interrupted\)"):
+        read_nsys(write_nsys(**{KERNEL: [row(GEMM, at, at + 1) for at in range(5000)]}))
