@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.diagnosis.causes import CAUSES
 from ep_overlap_mcp.diagnosis.configuration import Configuration, as_printed, of_request
+from ep_overlap_mcp.diagnosis.ending import ending_of
 from ep_overlap_mcp.diagnosis.errors import NothingToDiagnose, UnreadableLog
 from ep_overlap_mcp.diagnosis.judged import judged
-from ep_overlap_mcp.diagnosis.measured import of_profiles, of_smoke_runs, texts_of_failures
+from ep_overlap_mcp.diagnosis.measured import of_profiles, of_smoke_runs, texts_of_failures, with_failures
 from ep_overlap_mcp.diagnosis.ranking import first_failure, rank
 from ep_overlap_mcp.diagnosis.reading import read_logs
 from ep_overlap_mcp.diagnosis.regression import Triage, supports, triage
 from ep_overlap_mcp.diagnosis.runs import two_runs
+from ep_overlap_mcp.diagnosis.seen import causes_with_past, facts, said_of_quiet
 from ep_overlap_mcp.diagnosis.step_time import change_point, compare_step_times
 from ep_overlap_mcp.diagnosis.summary import summary
 from ep_overlap_mcp.diagnosis.symptoms import candidates, named, to_choose_from
+from ep_overlap_mcp.diagnosis.told import symptom_of
 from ep_overlap_mcp.results.diagnose import (
     ChangedSetting,
     ChangedTogether,
@@ -61,7 +64,10 @@ def diagnose(
     if not (logs or text or symptom or after or smoke_runs or profiles):
         raise NothingToDiagnose
     texts = {**({"text": text} if text else {}), **texts_of_failures(smoke_runs)}
-    evidence = read_logs(logs, texts, on_progress, stack=stack, symptom=symptom or "")
+    symptom = symptom or (symptom_of(text) if text else "")
+    read = read_logs(logs, texts, on_progress, stack=stack, symptom=symptom)
+    ending = ending_of(with_failures(read, smoke_runs))
+    evidence = ending.evidence
     before, after = _configurations(evidence, before, after)
     found = _triage(before, after, symptom) if before and after else None
     causes, ruled_out = rank(
@@ -71,7 +77,9 @@ def diagnose(
     )
     result = DiagnoseResult(
         summary="",
-        causes=causes,
+        ended=ending.how,
+        seen=list(facts(ending, smoke_runs)),
+        causes=said_of_quiet(causes_with_past(causes, ending), ending, smoke_runs),
         ruled_out=ruled_out,
         changed=[ChangedSetting(path=c.path, before=c.before, after=c.after) for c in (found.changes if found else ())],
         intended=_intended(found) if found else None,
@@ -79,8 +87,9 @@ def diagnose(
         experiments=_experiments(found) if found else [],
         step_time=_step_time(evidence),
         first_failure=first_failure(evidence),
-        symptoms=_symptoms(evidence) if causes[0].cause == "unknown" else [],
     )
+    if result.causes[0].cause == "unknown":
+        result = result.model_copy(update={"symptoms": _symptoms(evidence)})
     return result.model_copy(update={"summary": summary(result, evidence, compared=found is not None)})
 
 

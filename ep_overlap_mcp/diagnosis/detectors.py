@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from ep_overlap_mcp.diagnosis.command_line import refused_arguments
-from ep_overlap_mcp.diagnosis.evidence import earliest
+from ep_overlap_mcp.diagnosis.evidence import earliest, not_finite
 from ep_overlap_mcp.diagnosis.findings import CONFIRMS, LIKELY, POSSIBLE, STRONG, Against, Support
 from ep_overlap_mcp.diagnosis.symptoms import fitting
 
@@ -120,7 +120,7 @@ def memory(evidence: Evidence) -> Findings:
 def attention_graph(evidence: Evidence) -> Findings:
     """NaN or exploding gradients with a Transformer Engine graph on attention and overlap: an open report."""
     lines = [hit.line for hit in evidence.hits if hit.signature.literal.startswith(("found NaN", "found Inf"))]
-    lines += [i.line for i in evidence.iterations if i.nan or _bad(i.loss) or _bad(i.grad_norm)]
+    lines += [step.line for step in evidence.iterations if not_finite(step)]
     if not lines:
         return
     impl, modules = evidence.setting("cuda_graph_impl"), graph_modules(evidence)
@@ -237,7 +237,7 @@ def refused_configuration(evidence: Evidence) -> Findings:
         refused = re.match(r"(?:AssertionError|ValueError|NotImplementedError)\b", text)
         named = _NAMES_A_SETTING.search(text) and _REFUSES.search(text)
         validating = any(_VALIDATES.search(frame) for frame in failure.frames[-3:])
-        if refused and not failure.recognised and (validating or named):
+        if refused and not (failure.recognised or failure.in_own_program) and (validating or named):
             yield Support("config-rule-violated", LIKELY, (failure.line,))
 
 
@@ -295,10 +295,6 @@ def _orders_differ(waiting: list[Hit]) -> bool:
         elif found := _LAST_OP.search(hit.line.text):
             operations.setdefault(_LAST, set()).add(found[1].lower())
     return any(len(kinds) > 1 for kinds in operations.values())
-
-
-def _bad(value: float | None) -> bool:
-    return value is not None and (value != value or value in (float("inf"), float("-inf")))  # noqa: PLR0124
 
 
 def _stack(evidence: Evidence, component: str) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
@@ -13,6 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ep_overlap_mcp.diagnosis.signatures import Signature
+
+# Megatron, what it stands on, and the frameworks on top of it
+_STACK_CODE = re.compile(
+    r"(?:^|/)(?:megatron\w*|transformer_engine|deep_ep|nemo\w*|torch|triton|verl|slime|swift|miles|roll"
+    r"|(?:site|dist)-packages)/|pretrain_\w+\.py|^<"
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,11 @@ class Failure:
     follows: bool
     waits: bool = False
     frames: tuple[str, ...] = ()
+
+    @property
+    def in_own_program(self) -> bool:
+        """Whether the innermost frame is neither Megatron's nor a library's; False where no stack is shown."""
+        return bool(self.frames) and not _STACK_CODE.search(self.frames[-1])
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,7 @@ class Evidence:
     """All that was read; later prints of a setting override earlier ones of the same form.
 
     `root_rank` and `root_exit` are the launcher's word on the rank that failed first and how its process ended;
+    of the `opened` files those in `empty` hold nothing but white space;
     `stack` and `symptom` are the caller's: versions that no log prints, and what is wrong in words.
     """
 
@@ -115,6 +129,8 @@ class Evidence:
     versions: tuple[PrintedVersion, ...] = ()
     iterations: tuple[Iteration, ...] = ()
     memory: tuple[MemoryUse, ...] = ()
+    opened: int = 0
+    empty: tuple[str, ...] = ()
     root_rank: int | None = None
     root_exit: Line | None = None
     stack: dict[str, str] = field(default_factory=dict)
@@ -150,6 +166,11 @@ class Evidence:
     def files(self) -> list[str]:
         """Files with timed iterations, in the order read."""
         return list(dict.fromkeys(i.line.file for i in self.iterations if i.ms is not None))
+
+
+def not_finite(step: Iteration) -> bool:
+    """Whether a step's loss or gradient norm is NaN or infinite, or the step counts as such."""
+    return bool(step.nan) or any(value is not None and not isfinite(value) for value in (step.loss, step.grad_norm))
 
 
 def parsed(text: str | None) -> Version | None:

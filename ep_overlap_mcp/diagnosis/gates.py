@@ -29,7 +29,14 @@ _FAILURES = (
     "exitcode",
     "egmentation fault",
     "oom_kill",
-    "TIME LIMIT",
+    "CANCELLED AT",
+    "Killed",
+    "NVRM: Xid",
+    "estarting worker",
+    "raining is done",
+    "Trainer.fit",
+    "train_runtime",
+    "saved checkpoint",
 )
 _FACTS = (
     "iteration ",

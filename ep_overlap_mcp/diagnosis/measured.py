@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.diagnosis.evidence import Line
+from ep_overlap_mcp.diagnosis.evidence import Failure, Line
 from ep_overlap_mcp.diagnosis.findings import LIKELY, POSSIBLE, STRONG, Against, Support
 from ep_overlap_mcp.diagnosis.judged import AFTER_ANY_LOG
+from ep_overlap_mcp.results.diagnose import EvidenceLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ep_overlap_mcp.diagnosis.evidence import Evidence
     from ep_overlap_mcp.results.profile import DeviceProfile, ProfileResult
     from ep_overlap_mcp.results.smoke import SmokeResult
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 NOTHING_HIDDEN = 5.0  # per cent of communication: no more than kernels that touch by chance
 MUCH_HIDDEN = 50.0
+MOST_LINES = 4  # of what a failed run left
 _WITHOUT_EFFECT = ("bridge-reset-the-flag", "too-few-microbatches", "one-cuda-connection-serialises")
 _OTHER_NUMBERS = ("last-layer-dense-drops-final-norm", "delayed-wgrad-tied-weights", "hybridep-unequal-token-counts")
 _SMOKE_RULES = {
@@ -30,6 +34,8 @@ _SMOKE_RULES = {
 def of_smoke_runs(runs: Sequence[SmokeResult]) -> Findings:
     """What ended smoke runs showed; a run that has not ended shows nothing yet."""
     for run in runs:
+        if run.failure is not None:
+            yield Support("unknown", POSSIBLE, tuple(_line(run, text) for text in run.failure.evidence[:MOST_LINES]))
         if run.status in ("queued", "running"):
             continue
         if run.overlap_ran.verdict == "no":
@@ -62,10 +68,26 @@ def of_profiles(profiles: Sequence[ProfileResult]) -> Findings:
 def texts_of_failures(runs: Sequence[SmokeResult]) -> dict[str, str]:
     """What failed smoke runs left, to be read like a log, by the name evidence is shown with."""
     return {
-        f"smoke run {run.id}": "\n".join([run.failure.cause, *run.failure.evidence])
+        _name(run): "\n".join([run.failure.cause, *run.failure.evidence]) for run in runs if run.failure is not None
+    }
+
+
+def with_failures(evidence: Evidence, runs: Sequence[SmokeResult]) -> Evidence:
+    """Evidence with the failures of smoke runs, as each run itself tells its own, after those of logs."""
+    explained = {hit.line.file for hit in evidence.hits if hit.signature.confirms or hit.signature.points_to}
+    failures = (
+        Failure(_line(run, run.failure.cause, run.failure.rank), recognised=_name(run) in explained, follows=False)
         for run in runs
         if run.failure is not None
-    }
+    )
+    return replace(evidence, failures=(*evidence.failures, *failures))
+
+
+def told(runs: Sequence[SmokeResult]) -> Iterator[EvidenceLine]:
+    """What each smoke run says of itself, and what to do next where it did not fail."""
+    for run in runs:
+        text = run.summary if run.failure is not None else f"{run.summary} Next: {run.next}"
+        yield EvidenceLine(file=_name(run), line=None, text=text)
 
 
 def _changed(run: SmokeResult) -> Iterator[Support]:
@@ -105,7 +127,12 @@ def _late_peer(device: DeviceProfile) -> Iterator[Support]:
 
 
 def _lines(run: SmokeResult, what: str, told: Sequence[str]) -> tuple[Line, ...]:
-    name = f"smoke run {run.id}"
-    return tuple(
-        Line(name, None, text, order=AFTER_ANY_LOG) for text in (f"{what}: {told[0]}" if told else what, *told[1:3])
-    )
+    return tuple(_line(run, text) for text in (f"{what}: {told[0]}" if told else what, *told[1:3]))
+
+
+def _line(run: SmokeResult, text: str, rank: int | None = None) -> Line:
+    return Line(_name(run), None, text, rank, order=AFTER_ANY_LOG)
+
+
+def _name(run: SmokeResult) -> str:
+    return f"smoke run {run.id}"

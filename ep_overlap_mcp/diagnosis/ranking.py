@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.diagnosis.causes import CAUSES
 from ep_overlap_mcp.diagnosis.detectors import FAILED_RUN
-from ep_overlap_mcp.diagnosis.evidence import earliest
+from ep_overlap_mcp.diagnosis.evidence import earliest, not_finite
 from ep_overlap_mcp.diagnosis.findings import BROKEN, CONFIRMS, LIKELY, POSSIBLE, STRONG, Against, Support
 from ep_overlap_mcp.diagnosis.silent import QUIET_RUN
 from ep_overlap_mcp.diagnosis.symptoms import fitting
@@ -86,7 +86,7 @@ def _beside(
         if isinstance(item, Against):
             if item.cause not in shown:
                 yield item
-        elif _told_by(item, shown):
+        elif _told_by(item, shown) or (item.cause == "unknown" and shown):
             continue
         elif item.cause in shown or CAUSES[item.cause].framework in (None, framework or CAUSES[item.cause].framework):
             silent = bar > 0 and _changes_numbers(item)
@@ -192,7 +192,7 @@ def _place(group: list[Support]) -> tuple[float, int, int]:
     return (-strength, capped, min(lines, default=0))
 
 
-def _cause(group: list[Support], shown: int) -> Cause:
+def _cause(group: list[Support], most: int) -> Cause:
     row = CAUSES[group[0].cause]
     group = sorted(group, key=lambda support: -support.strength)
     lines = list(dict.fromkeys(line for support in group for line in support.lines))
@@ -201,7 +201,7 @@ def _cause(group: list[Support], shown: int) -> Cause:
         cause=row.name,
         title=row.title,
         confidence=_confidence(group[0].strength, row),
-        evidence=[_shown(line) for line in lines[:shown]],
+        evidence=[shown(line) for line in lines[:most]],
         test=filled(row.test),
         fix=_fix(row, list(dict.fromkeys(support.fix for support in group if support.fix))),
         rules=list(rules or row.rules),
@@ -213,7 +213,7 @@ def _advised(cause: Cause, evidence: Evidence) -> Cause:
     if cause.cause != "unknown":
         return cause
     found = advice(evidence, first_failure_line(evidence))
-    return cause.model_copy(update={"test": filled(found.test), "fix": filled(found.fix)}) if found else cause
+    return found.given(cause) if found else cause
 
 
 def _fix(row: CauseRow, fixes: list[str]) -> str:
@@ -230,12 +230,14 @@ def _confidence(strength: float, row: CauseRow) -> Confidence:
     return "likely" if strength >= LIKELY else "possible"
 
 
-def _shown(line: Line) -> EvidenceLine:
+def shown(line: Line) -> EvidenceLine:
+    """A line as an answer has it, cut to a length."""
     return EvidenceLine(file=line.file, line=line.number, text=line.text[:SHOWN_TEXT])
 
 
 def _unexplained(evidence: Evidence) -> list[Line]:
-    first = first_failure_line(evidence)
+    """The first failure, else the first step that is not finite."""
+    first = first_failure_line(evidence) or earliest(step.line for step in evidence.iterations if not_finite(step))
     return [first] if first else []
 
 

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ep_overlap_mcp.diagnosis import printed
-from ep_overlap_mcp.diagnosis.attempts import last_attempt
 from ep_overlap_mcp.diagnosis.errors import UnreadableLog
 from ep_overlap_mcp.diagnosis.evidence import Evidence, Failure, Hit, Line
 from ep_overlap_mcp.diagnosis.gates import suspicious
 from ep_overlap_mcp.diagnosis.prefixes import rank_of_file, strip_prefixes
 from ep_overlap_mcp.diagnosis.signatures import SIGNATURES
 from ep_overlap_mcp.diagnosis.signatures.refused import refused
+from ep_overlap_mcp.diagnosis.told import denies, is_of_script, is_sentence
 from ep_overlap_mcp.refusal import no_file
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def read_logs(
     for name, text in texts.items():
         reader.open(name)
         reader.read(text.encode("utf-8", "replace"), whole=True)
-    return replace(last_attempt(reader.evidence()), stack=dict(stack or {}), symptom=symptom)
+    return replace(reader.evidence(), stack=dict(stack or {}), symptom=symptom)
 
 
 def _size(path: Path) -> int:
@@ -141,6 +141,7 @@ class _Reader:
         self.memory: list[MemoryUse] = []
         self.root_rank: int | None = None
         self.root_exit: Line | None = None
+        self._empty: dict[str, bool] = {}
         self._hits_of: dict[Signature, int] = {}
         self._left = {hash(b""): 0}  # shape of a line -> how often it is still read; `_STEP` for a step
         self._skips_steps = False
@@ -157,6 +158,7 @@ class _Reader:
         """Start a file: line numbers from 1, no dump or stack open."""
         self.close()
         self._file, self._file_rank = file, rank_of_file(file)
+        self._empty[file] = True
         self._number, self._bytes, self._steps = 1, 0, 0
         self._section, self._misses = "", 0
         self._frames.clear()
@@ -177,6 +179,7 @@ class _Reader:
     def read(self, block: bytes, *, whole: bool = False) -> None:
         """Read the next block of the open file."""
         size = len(block)
+        self._empty[self._file] &= not block or block.isspace()
         if b"\x1b" in block:
             block = _ANSI.sub(b"", block)
         lines = block.split(b"\n")
@@ -210,6 +213,8 @@ class _Reader:
             versions=tuple(self.versions),
             iterations=tuple(self.iterations),
             memory=tuple(self.memory),
+            opened=len(self._empty),
+            empty=tuple(file for file, empty in self._empty.items() if empty),
             root_rank=self.root_rank,
             root_exit=self.root_exit,
         )
@@ -278,7 +283,9 @@ class _Reader:
         if step := printed.iteration(line):
             _keep(self.iterations, step)
             return "step"
-        failed = self._failure(line)
+        if is_of_script(line.text):
+            return "facts" if not line.text.startswith("#") and self._facts(line) else ""
+        failed = not is_sentence(line.text) and self._failure(line)
         return "facts" if self._facts(line) or failed else ""
 
     def _in_dump(self, line: Line, shown: str) -> bool:
@@ -346,6 +353,8 @@ class _Reader:
             for row in self._rows
             if row.literal in line.text and row.matches(line.text, frames) and not (passing and row.stops)
         ]
+        if rows and not _EXCEPTION.match(line.text):
+            rows = [row for row in rows if not denies(line.text, row.literal)]
         aside = _ASIDE.search(line.text) or (frames and not _EXCEPTION.match(line.text))
         if not (passing or aside or any(row.confirms or row.points_to for row in rows)):
             rows += refused(line.text, frames)

@@ -5,25 +5,52 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ep_overlap_mcp.diagnosis.symptoms import fitting
+from ep_overlap_mcp.diagnosis.unexplained import NOT_FINITE, SHOWN_BY
 from ep_overlap_mcp.surface import argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ep_overlap_mcp.diagnosis.evidence import Evidence
-    from ep_overlap_mcp.results.diagnose import Cause, DiagnoseResult, FirstFailure
+    from ep_overlap_mcp.results.diagnose import Cause, DiagnoseResult, EvidenceLine, FirstFailure
 
 
 def summary(result: DiagnoseResult, evidence: Evidence, *, compared: bool) -> str:
     """First cause with its test, the rank that failed first, the triage of two configurations, what steps say."""
-    parts = [_first_cause(result.causes)]
+    parts = [*_ended(result), _recovered(result) or _first_cause(result.causes)]
     if result.symptoms:
-        parts.append(_symptoms([row.symptom for row in result.symptoms], evidence.symptom))
+        parts.append(_symptoms(result, evidence.symptom))
     if result.first_failure:
         parts.append(_failed_first(result.first_failure))
     if compared:
         parts += _changes(result)
     return " ".join([*parts, *_steps(result, evidence)])
+
+
+def _ended(result: DiagnoseResult) -> Iterator[str]:
+    """How the run ended, and what it went on after."""
+    if result.ended == "completed":
+        yield "The run completed: this log shows no failure that ended it."
+    elif result.ended == "went on":
+        yield "No failure ended this run, as far as the log goes."
+    yield from (f"{_place(fact)}: {fact.text.rstrip('.')}." for fact in result.seen)
+
+
+def _recovered(result: DiagnoseResult) -> str:
+    """The first cause where it is of what the run went on after; else empty."""
+    top, facts = result.causes[0], {(fact.file, fact.line) for fact in result.seen}
+    if result.ended == "failed" or top.cause == "unknown" or not facts & {(e.file, e.line) for e in top.evidence}:
+        return ""
+    return f"It recovered from {_words(top)}. Where this must not come again: {top.test}."
+
+
+def _words(cause: Cause) -> str:
+    return f"{cause.cause} ({cause.title}{_which(cause)})"
+
+
+def _place(line: EvidenceLine | FirstFailure) -> str:
+    return line.file if line.line is None else f"{line.file}:{line.line}"
 
 
 def _first_cause(causes: list[Cause]) -> str:
@@ -32,8 +59,9 @@ def _first_cause(causes: list[Cause]) -> str:
     if top.cause == "unknown":
         said = top.evidence[0].text[:120] if top.evidence else ""
         kind = "exception" if re.match(r"[\w.]{0,120}(?:Error|Exception)\b", said) else "failure"
-        seen = f" First {kind}: {said}." if said else ""
-        return f"No known signature.{seen} To find out, {top.test}.{more}"
+        kind = "such step" if top.title == NOT_FINITE.title else kind
+        seen = f" First {kind}: {said.rstrip('.')}." if said else ""
+        return f"{top.title[0].upper()}{top.title[1:]}.{seen} To find out, {top.test}.{more}"
     return f"{top.confidence.capitalize()}: {top.title} ({top.cause}{_which(top)}). Test: {top.test}.{more}"
 
 
@@ -45,14 +73,25 @@ def _which(top: Cause) -> str:
     return f": {words}" if words else ""
 
 
-def _symptoms(names: list[str], given: str) -> str:
-    said = f"`{given[:40]}` names no symptom that is known." if given else "What is wrong was not said."
-    return f"{said} Candidates come with {argument('symptom')}, likeliest first: {', '.join(names)}."
+def _symptoms(result: DiagnoseResult, given: str) -> str:
+    """What the log shows is wrong, with the causes that fit, else that nobody said; and what can be said."""
+    shown = SHOWN_BY.get(result.causes[0].title)
+    said = ""
+    if given:
+        said = f"`{given[:40]}` names no symptom that is known. "
+    elif shown:
+        out = {row.cause for row in result.ruled_out}
+        fit = [cause for cause in fitting(shown) if cause not in out]
+        said = f"That is `{shown}`; causes that fit it, none of them shown: {', '.join(fit[:5])}. "
+    elif result.ended == "not said":
+        said = "What is wrong was not said. "
+    names = ", ".join(row.symptom for row in result.symptoms)
+    return f"{said}Candidates come with {argument('symptom')}, likeliest first: {names}."
 
 
 def _failed_first(first: FirstFailure) -> str:
     who = "a rank the log does not name" if first.rank is None else f"rank {first.rank}"
-    return f"First to fail: {who}, {first.file}:{first.line}."
+    return f"First to fail: {who}, {_place(first)}."
 
 
 def _changes(result: DiagnoseResult) -> Iterator[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import isfinite
 from typing import TYPE_CHECKING
 
+from ep_overlap_mcp.diagnosis.evidence import not_finite
 from ep_overlap_mcp.diagnosis.findings import POSSIBLE, Against, Support
 
 if TYPE_CHECKING:
@@ -138,13 +138,9 @@ def candidates(symptom: str) -> Iterator[Support | Against]:
 def to_choose_from(evidence: Evidence) -> list[SymptomRow]:
     """The symptoms that can be named, those that the log shows first."""
     said = [failure.line.text for failure in evidence.failures[:ENOUGH]]
-    if any(step.nan or _is_nan(step.loss) or _is_nan(step.grad_norm) for step in evidence.iterations):
+    if any(map(not_finite, evidence.iterations)):
         said.append("nan")
     return sorted(SYMPTOMS, key=lambda row: not any(row.words.search(text) for text in said))
-
-
-def _is_nan(value: float | None) -> bool:
-    return value is not None and not isfinite(value)
 
 
 def named(symptom: str) -> list[str]:

@@ -9,6 +9,7 @@ from pydantic import Field
 from ep_overlap_mcp.results.base import Record, Result
 
 Confidence = Literal["confirmed", "likely", "possible"]
+Ended = Literal["completed", "went on", "failed", "not said"]
 
 
 class EvidenceLine(Record):
@@ -92,10 +93,14 @@ class SymptomChoice(Record):
 class DiagnoseResult(Result):
     """Causes, most probable first; `confirmed` needs a line that only this cause explains.
 
+    `ended` is what the logs say of the run; a failure that it went on after is `possible` at most. `seen` are facts,
+    whatever the cause: how it ended, what it went on after, what smoke runs showed.
     `symptoms` are there where nothing is recognised and no symptom is named: those that can be, the likeliest first.
     Between two configurations or runs also the intended change, its confounders, and the A/Bs that tell them apart.
     """
 
+    ended: Ended = "not said"
+    seen: list[EvidenceLine] = Field(default_factory=list)
     causes: list[Cause]
     ruled_out: list[RuledOut]
     changed: list[ChangedSetting]

@@ -13,7 +13,7 @@ from ep_overlap_mcp.cli import main
 from ep_overlap_mcp.diagnosis import diagnose
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.results.profile import ByKind, DeviceProfile, ProfileResult, ScheduleEvidence
-from ep_overlap_mcp.results.smoke import Failure, Numerics, OverlapRan, Plan, SmokeResult, Speed
+from ep_overlap_mcp.results.smoke import Failure, Numerics, OverlapRan, Plan, SmokeResult, Speed, Status
 from ep_overlap_mcp.smoke.store import STATE_DIR, Store
 from ep_overlap_mcp.verbs import Question, diagnose_run
 
@@ -21,6 +21,7 @@ TESTS = Path(__file__).parents[1]
 SPEED = Speed(verdict="not_measured", ratio=None, ci95=None, pairs=0, applies_to="CPU ranks", evidence=[])
 RAN = OverlapRan(verdict="yes", evidence=["combined-1F1B nodes a step: rank 0 42 of 42"])
 OFF = OverlapRan(verdict="no", evidence=["a rank ran no node of the combined schedule: overlap was off"])
+UNSEEN = OverlapRan(verdict="unknown", evidence=[])
 UNCHANGED = Numerics(verdict="unchanged", loss_equal=True, max_abs_grad_diff=0.0, steps=2, evidence=[])
 UNKNOWN = Numerics(verdict="unknown", loss_equal=None, max_abs_grad_diff=None, steps=0, evidence=[])
 
@@ -122,6 +123,50 @@ def test_the_failure_of_a_smoke_run_is_read_like_a_log() -> None:
     assert (first.cause, first.evidence[0].file) == ("flex-package-not-importable", "smoke run smoke-1")
 
 
+@pytest.mark.parametrize(
+    ("cause", "rank", "title"),
+    [
+        ("rank 1 was killed by SIGKILL; torchrun exited with 1", 1, "the system killed a process"),
+        ("rank 1 was killed by SIGSEGV; torchrun exited with 1", 1, "a process crashed in native code"),
+        ("its supervisor is gone: killed, or the machine was restarted", None, "what supervised the run is gone"),
+        ("the limit of 60 s was reached in phase steps; raise limit_s", None, "the run reached its time limit"),
+        (
+            "the limit of 60 s was reached in phase steps. Rank 1 did not answer at the limit",
+            1,
+            "one rank keeps the others waiting",
+        ),
+    ],
+)
+def test_what_a_failed_smoke_run_knows_of_its_end_comes_first(cause: str, rank: int | None, title: str) -> None:
+    """Its own cause, rank and evidence, though no signature knows them."""
+    failure = Failure(cause=cause, rank=rank, evidence=["in steps overlap 2", "log: nothing new"])
+    result = diagnose(smoke_runs=[smoke(status="failed", overlap_ran=UNSEEN, numerics=UNKNOWN, failure=failure)])
+    assert [(c.cause, c.title) for c in result.causes] == [("unknown", title)]
+    assert [line.text for line in result.causes[0].evidence] == [cause, *failure.evidence]
+    assert (result.ended, result.first_failure and result.first_failure.rank) == ("failed", rank)
+    assert cause[:100] in result.summary
+
+
+def test_a_run_that_did_not_fail_tells_what_it_measured_and_what_is_next() -> None:
+    """Nothing is wrong with it: its own words stand first."""
+    run = smoke().model_copy(update={"summary": "Overlap ran: yes. Speed: slower.", "next": "the matched A/B"})
+    result = diagnose(smoke_runs=[run])
+    assert result.summary.startswith("smoke run smoke-1: Overlap ran: yes. Speed: slower. Next: the matched A/B. ")
+    assert result.causes[0].title == "the smoke run did not fail"
+
+
+def test_the_command_tells_why_a_lost_run_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`smoke status` sends the user here."""
+    monkeypatch.setenv(STATE_DIR, str(tmp_path))
+    run_id = finished("dense_last", "lost", {"cause": "its supervisor is gone: killed"})
+    assert main(["diagnose", "--smoke-run", run_id]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"smoke run {run_id}: Smoke run LOST after ")
+    assert "its supervisor is gone: killed" in said
+
+
 def test_a_run_that_has_not_ended_shows_nothing() -> None:
     """Its answers are not in yet."""
     assert causes(smoke_runs=[smoke(status="running", overlap_ran=OFF)]) == [("unknown", "possible")]
@@ -153,7 +198,7 @@ def test_kernels_that_wait_point_to_a_late_peer() -> None:
     assert ("hybridep-peer-late", "possible") in causes(profiles=[profile(3.0, control_ms=6.0)])
 
 
-def finished(recorded: str) -> str:
+def finished(recorded: str, status: Status = "done", ending: dict[str, Any] | None = None) -> str:
     """The id of a run in the store that left this recorded evidence of a real one."""
     evidence = TESTS / "smoke" / "recorded" / f"{recorded}.json"
     plan = smoke().plan.model_copy(update={"variants": ["baseline", "overlap"], "steps": 2, "pairs": 8})
@@ -168,7 +213,7 @@ def finished(recorded: str) -> str:
     store = Store()
     run = store.add("cpu", row, 60.0)
     shutil.copy(evidence, store.run_folder(run.id).result)
-    store.end(run.id, "done", {})
+    store.end(run.id, status, ending or {})
     return run.id
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ep_overlap_mcp.diagnosis.signatures.command_line import COMMAND_LINE
 from ep_overlap_mcp.diagnosis.signatures.communication import DEEPEP, HYBRIDEP, NETWORK, PACKAGES
-from ep_overlap_mcp.diagnosis.signatures.consequences import ENDED, FOLLOWS
+from ep_overlap_mcp.diagnosis.signatures.consequences import COMPLETED, ENDED, FOLLOWS, SAVED
 from ep_overlap_mcp.diagnosis.signatures.row import Signature
 from ep_overlap_mcp.diagnosis.signatures.schedule import GRAPHS, MEMORY, SCHEDULE
 from ep_overlap_mcp.diagnosis.signatures.stack_rules import RULES, TRANSFORMER_ENGINE
@@ -22,6 +22,8 @@ SIGNATURES: tuple[Signature, ...] = (
     *COMMAND_LINE,
     *ENDED,
     *FOLLOWS,
+    *COMPLETED,
+    *SAVED,
 )
 
 __all__ = ["SIGNATURES", "Signature"]
