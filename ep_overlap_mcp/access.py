@@ -84,6 +84,18 @@ def security(host: str, names: Sequence[str], known: Tokens | None) -> Transport
     )
 
 
+def refuse_unusable(host: str, port: int) -> None:
+    """Raise AccessError where nothing can listen: the port is taken, or the address is not of this machine."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: an old one may linger
+            tried.bind(address)
+    except OSError as problem:
+        remedy = "end what listens there, or take another --port"
+        raise AccessError(f"cannot listen on {host}, port {port}: {problem.strerror}; {remedy}") from problem
+
+
 def auth_settings(host: str, port: int) -> AuthSettings:
     """Bearer tokens are required; nobody issues them but whoever sets the variable."""
     from mcp.server.auth.settings import AuthSettings

@@ -20,16 +20,28 @@ def told(problem: ValidationError, schema: Mapping[str, Any]) -> str:
     return "; ".join(_of_one(name, errors, schema) for name, errors in found.items())
 
 
+def truths_for_numbers(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Each truth value that stands where a number is wanted, which pydantic would count as 1 or 0; empty for none."""
+    kinds = {
+        name: {"integer": "a valid integer", "number": "a valid number"}.get(said.get("type"))
+        for name, said in schema["properties"].items()
+    }
+    wrong = [name for name, value in arguments.items() if isinstance(value, bool) and kinds.get(name)]
+    return "; ".join(f"`{name}` is {arguments[name]}; it takes {kinds[name]}" for name in wrong)
+
+
 def _of_one(name: str, errors: list[Any], schema: Mapping[str, Any]) -> str:
     kinds = {error["type"] for error in errors}
     if "extra_forbidden" in kinds:
-        return f"there is no argument `{name}`; it takes {', '.join(schema['properties'])}"
+        return f"there is no argument `{_cut(name)}`; it takes {', '.join(schema['properties'])}"
     if "missing" in kinds:
         return f"the argument `{name}` is missing"
     place = ".".join([name, *(str(part) for part in errors[0]["loc"][1:] if isinstance(part, int))])
-    given = repr(errors[0]["input"])
-    shown = given if len(given) <= _LONGEST else f"{given[:_LONGEST]}…"
     wanted = dict.fromkeys(
         error["msg"].partition(", unable to")[0].removeprefix("Input should be ") for error in errors
     )
-    return f"`{place}` is {shown}; it takes {' or '.join(wanted)}"
+    return f"`{place}` is {_cut(repr(errors[0]['input']))}; it takes {' or '.join(wanted)}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ep_overlap_mcp import __version__
 from ep_overlap_mcp.refusal import Refusal
-from ep_overlap_mcp.surface import PROGRAM, for_people
+from ep_overlap_mcp.surface import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except Refusal as problem:
-        print(f"{PROGRAM}: {for_people(str(problem))}", file=sys.stderr)  # noqa: T201
+        print(f"{PROGRAM}: {problem}", file=sys.stderr)  # noqa: T201
         return BAD_INPUT
     except KeyboardInterrupt as problem:
         print(f"{PROGRAM}: {str(problem) or 'interrupted'}", file=sys.stderr)  # noqa: T201

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ep_overlap_mcp.refusal import Refusal
+from ep_overlap_mcp.surface import argument
 
 _TABLE: tuple[tuple[str, tuple[int, int], int], ...] = (
     # pattern, compute capability, GPUs in an NVLink domain
@@ -50,8 +51,8 @@ def named_gpu(name: str) -> Gpu:
         near = difflib.get_close_matches(name.strip().upper(), known_gpus().split(", "), n=3, cutoff=0.7)
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
         raise UnknownGpuError(
-            f"--gpu `{name}` is not known; known: {known_gpus()}.{meant} "
-            "Without --gpu, what rests on the GPU stays undecided"
+            f"{argument('gpu')} `{name}` is not known; known: {known_gpus()}.{meant} "
+            f"Without {argument('gpu')}, what rests on the GPU stays undecided"
         )
     return gpu
 

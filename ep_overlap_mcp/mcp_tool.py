@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.reports.brief import brief, without_empty
-from ep_overlap_mcp.surface import everywhere, for_agents
+from ep_overlap_mcp.surface import speaking_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,8 +50,10 @@ class _StrictTool(Tool):
     """Says what is wrong with its arguments in its own words, not in those of the library that finds it."""
 
     async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:  # noqa: FBT001, FBT002 - the SDK's
-        from ep_overlap_mcp.arguments import told
+        from ep_overlap_mcp.arguments import told, truths_for_numbers
 
+        if wrong := truths_for_numbers(arguments, self.parameters):
+            raise ToolError(f"{self.name}: {wrong}")
         try:
             self.fn_metadata.validate_arguments(arguments)
         except ValidationError as problem:
@@ -65,11 +67,12 @@ def _answering(function: Callable[..., Sequence[Result]]) -> Callable[..., CallT
 
     @functools.wraps(function)
     def call(**arguments: Any) -> CallToolResult:
-        try:
-            results = function(**arguments)
-        except Refusal as problem:
-            raise ToolError(for_agents(str(problem))) from problem
-        return _answer(results, full=arguments.get("detail") == "full")
+        with speaking_to("agents"):
+            try:
+                results = function(**arguments)
+            except Refusal as problem:
+                raise ToolError(str(problem)) from problem
+            return _answer(results, full=arguments.get("detail") == "full")
 
     # Evaluated once: the SDK would evaluate the strings again for every look at them.
     call.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
@@ -83,7 +86,7 @@ def _answer(results: Sequence[Result], *, full: bool) -> CallToolResult:
 
     objects = [without_empty(r.model_dump(mode="json")) if full else brief(r) for r in results]
     structured = objects[0] if len(objects) == 1 else _several(results, objects)
-    structured, text = everywhere(for_agents, structured), for_agents(as_text(results))
+    text = as_text(results)
     if not full and len(text) > 3500:
         text = text[:3500].rsplit("\n", 1)[0] + '\n… cut; ask again with detail="full"'
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)

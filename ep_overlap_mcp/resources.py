@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
+from ep_overlap_mcp.surface import speaking_to
+
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
@@ -28,6 +30,7 @@ def add_resources(server: MCPServer[Any]) -> None:
         return evidence_markdown()
 
     @server.resource("epo://rules/{code}", mime_type="text/markdown", title="A rule's page")
+    @speaking_to("agents")
     def rule_page(code: str) -> str:
         """What a rule checks, why, an example, the fix and its source."""
         from ep_overlap_mcp.rules.explain import UnknownRuleError, rule_markdown
@@ -50,6 +53,7 @@ def add_resources(server: MCPServer[Any]) -> None:
         return field_markdown(field)
 
     @server.resource("epo://runs/{id}", mime_type="application/json", title="A smoke run")
+    @speaking_to("agents")
     def run(id: str) -> str:  # noqa: A002 - the word of the address
         """Where a smoke run stands and what it showed: the object that get_smoke_run gives."""
         from ep_overlap_mcp import smoke

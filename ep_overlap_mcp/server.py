@@ -351,6 +351,7 @@ def serve(*, http: bool, host: str, port: int, names: Sequence[str] = ()) -> int
     tokens = access.tokens()
     os.environ.pop(access.TOKEN, None)  # not for the programs that this one starts
     security = access.security(host, names, tokens)
+    access.refuse_unusable(host, port)
     server = build_server(tokens, access.auth_settings(host, port) if tokens else None)
     server.run("streamable-http", host=host, port=port, transport_security=security)
     return 0

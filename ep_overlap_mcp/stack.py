@@ -44,6 +44,7 @@ _SPELLINGS = {
     "deepep": "deep_ep",
     "deep-ep": "deep_ep",
 }
+_NOTHING_TO_JUDGE = "without {} there is nothing to judge; leave it out when its version is not known"
 _NEWEST = {"main": "0.20.0", "dev": "0.20.0"}
 _NEWEST_BRIDGE = "0.7.0"
 
@@ -169,7 +170,8 @@ class Stack:
 def parse_stack(text: str) -> Stack:
     """`megatron-core==0.16.1,transformer-engine==2.9.0,deep_ep==none` -> Stack.
 
-    `none` means known to be absent. Raises StackError for an unknown component or a version that is none.
+    `none` means known to be absent. Raises StackError for an unknown component, a version that is none, and versions
+    that contradict each other.
     """
     components: dict[str, Component] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
@@ -179,8 +181,28 @@ def parse_stack(text: str) -> Stack:
         component = _SPELLINGS.get(name.lower(), name.lower())
         if component not in COMPONENTS:
             raise StackError(f"unknown stack component `{name}`; known: {', '.join(COMPONENTS)}")
-        components[component] = Component(_checked_version(component, version))
+        given = Component(_checked_version(component, version))
+        if components.setdefault(component, given) != given:
+            raise StackError(
+                f"{component} is given as {components[component].version or 'none'} and as {version}; give one"
+            )
+    _refuse_two_cores(components)
     return Stack(components)
+
+
+def _refuse_two_cores(components: Mapping[str, Component]) -> None:
+    """A Megatron-LM holds the megatron-core of its own release; without either it takes a Bridge, which pins one."""
+    if "megatron-lm" not in components:
+        return
+    lm = components["megatron-lm"].version
+    core = components.get("megatron-core", Component(lm)).version
+    if lm is None and core is None and "megatron-bridge" not in components:
+        raise StackError(_NOTHING_TO_JUDGE.format("megatron-lm"))
+    if lm is not None and core is not None and (_version(core), core == "dev") != (_version(lm), lm == "dev"):
+        raise StackError(
+            f"megatron-core=={core} and megatron-lm=={lm} contradict each other: a Megatron-LM release holds the"
+            " megatron-core of that release; give the one that runs"
+        )
 
 
 def pinned_core(bridge: str) -> str:
@@ -195,9 +217,7 @@ def pinned_core(bridge: str) -> str:
 def _checked_version(component: str, text: str) -> str | None:
     if text.lower() in ("none", "null", "absent"):
         if component == "megatron-core":
-            raise StackError(
-                f"without {component} there is nothing to judge; leave it out when its version is not known"
-            )
+            raise StackError(_NOTHING_TO_JUDGE.format(component))
         return None
     if text in ("main", "dev") and component.startswith("megatron"):
         if text == "dev" and component == "megatron-bridge":

@@ -1,17 +1,22 @@
-"""The words of each surface. A message is written once, and told here in the words of whoever asked.
+"""The words of each surface. A message is written in the words of whoever asks: a person at a shell, or an agent.
 
-Messages name tools as agents call them, `get_smoke_run(id="…")`, and options as people type them, `--select NAME`:
-the command line turns the first into its own commands, the server the second into its tools' arguments.
+Where our own text names something that can be called or given, it takes the word for it from here while it is written.
+Nothing is turned into other words afterwards, so what a text quotes, of a file, a log or a patch, stays as it is.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING, Any
+import shlex
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
+Surface = Literal["people", "agents"]
 PROGRAM = "ep-overlap-mcp"
 COMMANDS = {  # the command that does what a tool does
     "check_overlap_config": "check",
@@ -26,58 +31,70 @@ COMMANDS = {  # the command that does what a tool does
     "explain_rule": "explain",
     "check_environment": "environment",
 }
-_FOR_PEOPLE = (
-    (r'\bget_smoke_run\(id="([^"]*)"[^)]*\)', rf"`{PROGRAM} smoke status \1`"),
-    (r'\bcancel_smoke_run\(id="([^"]*)"\)', rf"`{PROGRAM} smoke cancel \1`"),
-    (r'\bdiagnose_run\(smoke_runs=\["([^"]*)"\]\)', rf"`{PROGRAM} diagnose --smoke-run \1`"),
-    *((rf"\b{tool}\b(?!\()", f"`{PROGRAM} {command}`") for tool, command in COMMANDS.items()),
-    (r"\bforce=true\b", "--force"),
-    (r"(?<![\w-])dry_run\b", "--dry-run"),
-    (r'\bassume="(\w+)" or "(\w+)"', r"--assume \1 or \2"),
-    (r'\bassume="?(\w+)"?', r"--assume \1"),
-    (r"^(pairs|steps|ranks) is ", r"--\1 is "),
-    (r"^limit_s is ", "--limit is "),
-    (r"--symptom \(tool: symptom\)", "--symptom"),
-)
-_FOR_AGENTS = (
-    (r"--set PATH=VALUE", "settings"),
-    (r"--select NAME", "select"),
-    (r"--assume (\w+)", r'assume="\1"'),
-    (r"--stack ([^\s,;`]+[=…][^\s;`]*)", r'stack="\1"'),
-    (r"--stack\b", "stack"),
-    (r"--nodes, --gpus-per-node\b", "nodes, gpus_per_node"),
-    (r"^--gpu (?=`)|(?<=Without )--gpu(?=,)", lambda found: found[0][2:]),
-    (r"^--nodes is ", "nodes is "),
-    (r"^--gpus-per-node is ", "gpus_per_node is "),
-    (r"--symptom \(tool: symptom\)|--symptom\b", "symptom"),
-    (r"--before, --after\b", "before, after"),
-    (r"--python PATH, or EP_OVERLAP_PYTHON for the server", "EP_OVERLAP_PYTHON of the server"),
-    (r"which --python would", "which EP_OVERLAP_PYTHON would"),
-    (rf"`{PROGRAM} explain NAME`", 'explain_rule(rule="NAME")'),
-    (r"--format json has", 'detail="full" has'),
-)
+_CALLS = {  # the same with what it is called with
+    "get_smoke_run": "smoke status {id}",
+    "cancel_smoke_run": "smoke cancel {id}",
+    "diagnose_run": "diagnose --smoke-run {smoke_runs[0]}",
+    "explain_rule": "explain {rule}",
+}
+_ARGUMENTS = {  # for people and for agents, where the option is not spelled as the argument is
+    "settings": ("--set PATH=VALUE", "settings"),
+    "select": ("--select NAME", "select"),
+    "limit_s": ("--limit", "limit_s"),
+    "python": ("--python PATH", "EP_OVERLAP_PYTHON of the server"),
+}
+_asking: ContextVar[Surface] = ContextVar("surface", default="people")
 
 
-def for_people(message: str) -> str:
-    """The message in the words of the command line."""
-    return _told(message, _FOR_PEOPLE)
+@contextmanager
+def speaking_to(surface: Surface) -> Iterator[None]:
+    """What is written within is for `surface`; without it, for people."""
+    before = _asking.set(surface)
+    try:
+        yield
+    finally:
+        _asking.reset(before)
 
 
-def for_agents(message: str) -> str:
-    """The message in the words of the tools."""
-    return _told(message, _FOR_AGENTS)
+def tool(name: str) -> str:
+    """The tool, or its command."""
+    return name if _to_agents() else f"`{PROGRAM} {COMMANDS[name]}`"
 
 
-def everywhere(told: Callable[[str], str], answer: Any) -> Any:
-    """All texts of an answer's JSON told so; its keys stay."""
-    if isinstance(answer, str):
-        return told(answer)
-    if isinstance(answer, list):
-        return [everywhere(told, item) for item in answer]
-    return {key: everywhere(told, item) for key, item in answer.items()} if isinstance(answer, dict) else answer
+def call(name: str, **arguments: Any) -> str:
+    """A call of the tool, or the command with what it acts on."""
+    if _to_agents():
+        return f"{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in arguments.items())})"
+    return f"`{PROGRAM} {_CALLS[name].format(**arguments)}`"
 
 
-def _told(message: str, words: tuple[tuple[str, Any], ...]) -> str:
-    for pattern, own in words:
-        message = re.sub(pattern, own, message)
-    return message
+def argument(name: str) -> str:
+    """The argument of that name, or the option."""
+    people, agents = _ARGUMENTS.get(name, (f"--{name.replace('_', '-')}", name))
+    return agents if _to_agents() else people
+
+
+def given(name: str, value: str | None = None) -> str:
+    """The argument or option with a value; without one it is a flag that is set."""
+    if _to_agents():
+        return f"{name}={'true' if value is None else json.dumps(value, ensure_ascii=False)}"
+    return argument(name) if value is None else f"{argument(name)} {shlex.quote(value)}"
+
+
+def everything() -> str:
+    """What makes an answer hold all that there is."""
+    return given("detail", "full") if _to_agents() else given("format", "json")
+
+
+def rule_list() -> str:
+    """What lists all rules."""
+    return "epo://rules" if _to_agents() else tool("explain_rule")
+
+
+def filled(text: str) -> str:
+    """A text of ours that was written before anyone asked, its `{names}` of tools and arguments in their words."""
+    return re.sub(r"\{(\w+)\}", lambda named: tool(named[1]) if named[1] in COMMANDS else argument(named[1]), text)
+
+
+def _to_agents() -> bool:
+    return _asking.get() == "agents"

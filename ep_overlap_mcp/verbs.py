@@ -10,6 +10,7 @@ from ep_overlap_mcp.hardware import named_gpu
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.settings.request import Assume, Request, build_request
 from ep_overlap_mcp.stack import Component, Stack, StackError, parse_stack
+from ep_overlap_mcp.surface import argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -235,7 +236,7 @@ def plan_smoke_run(question: Question, options: SmokeOptions, environment: Train
     asked = requests(question, environment)
     if len(asked) != 1:
         names = ", ".join(request.name or "?" for request in asked)
-        raise UsageError(f"the file holds several configurations ({names}); pick one with --select NAME")
+        raise UsageError(f"the file holds several configurations ({names}); pick one with {argument('select')}")
     return smoke.plan(asked[0], environment, options)
 
 
@@ -243,7 +244,7 @@ def _one_request(question: Question) -> Request:
     """The one configuration that a question holds, as written."""
     asked = requests(replace(question, assume="as_written"))
     if len(asked) != 1:
-        raise UsageError("a comparison takes one configuration on each side; pick one with --select NAME")
+        raise UsageError(f"a comparison takes one configuration on each side; pick one with {argument('select')}")
     return asked[0]
 
 
@@ -318,7 +319,7 @@ def _by_configuration(parts: list[list[Reading]]) -> list[list[Reading]]:
 
     several = [part for part in parts if len(part) > 1]
     if len(several) > 1:
-        raise UsageError("more than one file holds several configurations; pick one of each with --select NAME")
+        raise UsageError(f"more than one file holds several configurations; pick one of each with {argument('select')}")
     chosen = several[0] if several else parts[0]
     return [together([reading for part in parts for reading in ([one] if part is chosen else part)]) for one in chosen]
 
@@ -341,9 +342,9 @@ def _check_hardware(question: Question, overrides: Sequence[Assignment]) -> None
     for gpu in (question.gpu, *(setting.value for setting in overrides if setting.path == "hardware.gpu")):
         if isinstance(gpu, str):
             named_gpu(gpu)
-    for name, value in (("nodes", question.nodes), ("gpus-per-node", question.gpus_per_node)):
+    for name, value in (("nodes", question.nodes), ("gpus_per_node", question.gpus_per_node)):
         if value is not None and not 1 <= value <= 1_000_000:
-            raise UsageError(f"--{name} is {value}; it takes a positive number")
+            raise UsageError(f"{argument(name)} is {value}; it takes a positive number")
 
 
 def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "ep_overlap_mcp"
 
 # Each room and the rooms that it may import from; arrows run one way, from what is asked to what is known.
-BASIS = {"refusal", "stack", "hardware", "bundled", "__init__"}
+BASIS = {"refusal", "surface", "stack", "hardware", "bundled", "__init__"}
 KNOWLEDGE = {"settings", "sources", "evidence"} | BASIS
 JUDGEMENT = {"rules", "results"} | KNOWLEDGE
 WORK = {"proposals", "smoke", "diagnosis", "profiles", "training_env"}
@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "arguments": set(),
     "bundled": set(),
     "stack": {"refusal"},
-    "hardware": {"refusal"},
+    "hardware": {"refusal", "surface"},
     "evidence": BASIS,
     "settings": BASIS | {"sources"},
     "sources": BASIS | {"settings"},
@@ -42,10 +42,10 @@ MAY_IMPORT = {
     "resources": JUDGEMENT | WORK,
     "prompt_files": BASIS,
     "completion": JUDGEMENT | WORK,
-    "commands": JUDGEMENT | WORK | {"verbs", "reports", "clients", "server", "surface"},
+    "commands": JUDGEMENT | WORK | {"verbs", "reports", "clients", "server"},
     "cli": {"__init__", "refusal", "commands", "surface"},
     "access": BASIS,
-    "mcp_tool": BASIS | {"results", "reports", "surface", "arguments"},
+    "mcp_tool": BASIS | {"results", "reports", "arguments"},
     "server": JUDGEMENT | WORK | {"access", "verbs", "resources", "prompt_files", "completion", "mcp_tool"},
     "__main__": {"cli"},
 }

@@ -16,6 +16,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from ep_overlap_mcp import access
+from ep_overlap_mcp.cli import main
 from ep_overlap_mcp.smoke.errors import SmokeError
 from ep_overlap_mcp.smoke.store import Store
 from tests.conftest import free_port
@@ -165,3 +166,29 @@ def test_the_bound_of_runs_is_a_number(monkeypatch):
     monkeypatch.setenv("EP_OVERLAP_RUNS_PER_USER", "many")
     with pytest.raises(access.AccessError, match="EP_OVERLAP_RUNS_PER_USER is `many`; it takes 1 to 1000"):
         access.runs_per_user()
+
+
+@pytest.mark.parametrize("port", ["65536", "-1", "http", "²"])
+def test_what_is_no_port_is_refused(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The refusal says which numbers are ports."""
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--http", f"--port={port}"])
+    assert ended.value.code == 2
+    assert f"`{port}` is no port; it takes 0 to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_signals_as_before")
+def test_a_port_that_is_taken_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2; 3 would be read as undetermined."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["serve", "--http", "--port", str(port)]) == 2
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in capsys.readouterr().err
+
+
+@pytest.fixture
+def _signals_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the tests keeps its own answer to signals."""
+    monkeypatch.setattr("ep_overlap_mcp.server.signal.signal", lambda _number, _answer: None)

@@ -107,6 +107,11 @@ async def test_bad_arguments_are_refused_by_name(
         ),
         ("get_smoke_run", {"id": "smoke-1", "wait_s": 60}, "`wait_s` is 60; it takes less than or equal to 25"),
         ("start_smoke_run", {"pairs": "many"}, "`pairs` is 'many'; it takes a valid integer"),
+        ("start_smoke_run", {"pairs": True}, "`pairs` is True; it takes a valid integer"),
+        ("check_overlap_config", {"config": VALID, "nodes": True}, "`nodes` is True; it takes a valid integer"),
+        ("get_smoke_run", {"id": "smoke-1", "wait_s": False}, "`wait_s` is False; it takes a valid number"),
+        ("get_smoke_run", {"id": "smoke-1", "x" * 100_000: 1}, "…`; it takes id, wait_s, detail"),
+        ("explain_rule", {"rule": "no such rule"}, "no rule is called `no such rule`; epo://rules lists them all"),
         ("start_smoke_run", {"engine": "cpu"}, "`engine` is 'cpu'; it takes 'gloo-cpu', 'gloo-gpu' or 'nccl-gpu'"),
         (
             "start_smoke_run",
@@ -132,6 +137,27 @@ async def test_wrong_arguments_are_told_in_a_sentence(tool: str, arguments: dict
     assert told in said
     assert [word for word in ("pydantic", "http", "validation error", "\n", "--") if word in said] == []
     assert len(said) < 400
+
+
+@pytest.mark.parametrize(
+    ("tool", "argument", "remedy"),
+    [
+        ("explain_rule", "rule", "lists them all"),
+        ("check_overlap_config", "stack", "NAME==none for what is absent"),
+        ("check_overlap_config", "gpu", "what rests on the GPU stays undecided"),
+        ("get_smoke_run", "id", ""),
+    ],
+)
+async def test_a_refusal_is_no_echo(tool: str, argument: str, remedy: str) -> None:
+    """Of an argument without end the refusal shows where it begins, and still says what to do."""
+    given = {"config": VALID} if tool == "check_overlap_config" else {}
+    async with Client(build_server()) as client:
+        result = await client.call_tool(tool, {**given, argument: "y" * 100_000})
+    said = result.content[0].text
+    assert result.is_error
+    assert "yyy" in said
+    assert len(said) < 2500
+    assert remedy in said
 
 
 async def test_default_answers_fit_an_agent_context(client: Client) -> None:

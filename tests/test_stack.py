@@ -52,6 +52,12 @@ def test_an_empty_stack_knows_nothing() -> None:
         ("megatron-core==sixteen", "`sixteen` is not a version of megatron-core; write a release such as 0.16.1"),
         ("torch==main", "`main` is not a version of torch"),
         ("megatron-bridge==dev", "Megatron-Bridge has no `dev` line"),
+        ("mcore==0.16.1,megatron-core==0.15.0", "megatron-core is given as 0.16.1 and as 0.15.0; give one"),
+        ("te==none,te==2.9.0", "transformer-engine is given as none and as 2.9.0; give one"),
+        ("megatron-core==0.16.1,megatron-lm==0.18.2", "megatron-core==0.16.1 and megatron-lm==0.18.2 contradict"),
+        ("megatron-lm==main,megatron-core==dev", "megatron-core==dev and megatron-lm==main contradict"),
+        ("megatron-core==none", "without megatron-core there is nothing to judge"),
+        ("megatron-lm==none", "without megatron-lm there is nothing to judge"),
     ],
 )
 def test_what_is_no_stack_is_refused(text: str, told: str) -> None:
@@ -67,9 +73,25 @@ def test_what_is_no_stack_is_refused(text: str, told: str) -> None:
     )
 )
 def test_what_is_written_is_read_back(versions: dict[str, str]) -> None:
-    """Any set of components with release numbers."""
+    """Any set of components with release numbers; a Megatron-LM is of the release of its core."""
+    if {"megatron-core", "megatron-lm"} <= versions.keys():
+        versions["megatron-lm"] = versions["megatron-core"]
     stack = parse_stack(",".join(f"{name}=={version}" for name, version in versions.items()))
     assert {name: c.version for name, c in stack.components.items()} == versions
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "megatron-core==0.16.1,mcore==core_v0.16.1",
+        "megatron-core==0.16.1,megatron-lm==v0.16.1",
+        "megatron-core==0.16.1,megatron-lm==none",
+        "megatron-bridge==0.6.0,megatron-lm==none",
+    ],
+)
+def test_what_is_said_twice_is_no_contradiction(text: str) -> None:
+    """The same version again, and a Megatron-LM that is not there beside what stands in its place."""
+    assert parse_stack(text).version("megatron-lm") in (None, "0.16.1")
 
 
 @given(text=st.text(alphabet="torch=,.01 -edvm\u00e9", max_size=40))

@@ -43,7 +43,7 @@ class Member:
     node: Node
 
 
-def put(text: str | None, path: Sequence[str], value: Mapping[str, Any]) -> str:
+def put(text: str | None, path: Sequence[str], value: Any) -> str:
     """The text with `value` at `path`; None is a file that does not exist. Raises MalformedError."""
     if text is None:
         return json.dumps(_nested(path, value), indent=2, ensure_ascii=False) + "\n"
@@ -56,6 +56,15 @@ def put(text: str | None, path: Sequence[str], value: Mapping[str, Any]) -> str:
             raise MalformedError(f"`{'.'.join(path[:depth])}` at line {_line(text, node.start)} is not an object")
     at, added = _insertion(text, node, path[depth], _nested(path[depth + 1 :], value), depth + 1)
     return text[:at] + added + text[at:]
+
+
+def amend(text: str, path: Sequence[str], changes: Mapping[str, Any]) -> str:
+    """The text with the changes in the object at `path`, and in objects within it; all else in them stays."""
+    for key, value in reversed(list(changes.items())):  # each new one becomes the first
+        at = (*path, key)
+        inner = isinstance(value, dict) and isinstance(get(text, at), dict)
+        text = amend(text, at, value) if inner else put(text, at, value)
+    return text
 
 
 def take(text: str, path: Sequence[str]) -> str | None:

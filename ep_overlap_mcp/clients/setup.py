@@ -6,39 +6,26 @@ import difflib
 import io
 import shutil
 import sys
-import tempfile
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ep_overlap_mcp.bundled import bundled
 from ep_overlap_mcp.clients import jsonc, toml_text
+from ep_overlap_mcp.clients.edits import Edit, SetupError, backup, read, refuse_dangling, write
 from ep_overlap_mcp.clients.places import CLIENTS, Client, Launch, Scope, folders
-from ep_overlap_mcp.refusal import Refusal
-from ep_overlap_mcp.results.setup import FileChange, SetupResult
+from ep_overlap_mcp.results.setup import Action, FileChange, SetupResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 SERVER = "ep-overlap"
 CLAUDE_AI = "claude-ai"
 NAMES = (*CLIENTS, CLAUDE_AI)
 ARCHIVE = f"{SERVER}-skill.zip"
-
-
-class SetupError(Refusal):
-    """A client, scope or file that this cannot be set up with; nothing was written. Exit code 2."""
-
-
-@dataclass(frozen=True)
-class _Edit:
-    """A file's content before and after; None where it does not exist."""
-
-    path: Path
-    what: Literal["server", "skill", "archive"]
-    before: bytes | None
-    after: bytes | None
+_PYTHON = "EP_OVERLAP_PYTHON"
+_STARTS = frozenset({"type", "command", "args"})  # what a client starts is ours in an entry of our name
+_ADDRESSES = ("url", "httpUrl", "serverUrl")
 
 
 def setup(
@@ -57,16 +44,26 @@ def setup(
     The scope is the project's where the client has one for servers, unless said otherwise. `command` is what the
     client shall start, by default this installation; `python` is the training environment's. All files are read and
     all edits planned before the first one is written. Raises SetupError for an unknown client, a scope that the
-    client does not have, or a file that cannot be read; then nothing is written.
+    client does not have, or a file that cannot be read; then nothing is written. An entry that is there keeps what
+    the user added to it. A skill that is not byte for byte ours is kept: beside the new one, and when ours goes.
     """
     places = {name: str(path) for name, path in folders(project or Path.cwd(), home or Path.home()).items()}
     where = _scope(client, scope)
-    launch = Launch(*_program(command, where), env={"EP_OVERLAP_PYTHON": python} if python else {})
+    if python and where == "user" and not remove and _missing(python):
+        raise SetupError(f"{_missing(python)}; give the Python of the training environment, or @NAME")
+    launch = Launch(*_program(command, where), env={_PYTHON: python} if python else {})
     if client == CLAUDE_AI:
-        edits = [_edit(Path(places["project"]) / ARCHIVE, "archive", None if remove else _archive())]
+        edits = [_skill_edit(Path(places["project"]) / ARCHIVE, "archive", _archive(), remove=remove)]
     else:
         edits = _edits(CLIENTS[client], where, launch, places, remove=remove)
+    for edit in edits:
+        refuse_dangling(edit)
     return _answer(client, where, edits, launch, dry_run=dry_run, removed=remove)
+
+
+def _missing(program: str) -> str:
+    """What to say of a program that is not on this machine; a named environment is no program."""
+    return "" if program.startswith("@") or shutil.which(program) else f"`{program}` is no program on this machine"
 
 
 def _scope(client: str, scope: Scope | None) -> Scope:
@@ -92,12 +89,12 @@ def _program(command: Sequence[str], scope: Scope) -> tuple[str, tuple[str, ...]
     return "ep-overlap-mcp", ()
 
 
-def _edits(client: Client, scope: Scope, launch: Launch, places: dict[str, str], *, remove: bool) -> list[_Edit]:
+def _edits(client: Client, scope: Scope, launch: Launch, places: dict[str, str], *, remove: bool) -> list[Edit]:
     config = _with_comments(Path(client.servers[scope].format(**places)))
     skill = Path(client.skills[scope].format(**places)) / SERVER / "SKILL.md"
     return [
         _server_edit(config, client, launch, remove=remove),
-        _edit(skill, "skill", None if remove else _skill()),
+        _skill_edit(skill, "skill", _skill(), remove=remove),
     ]
 
 
@@ -107,20 +104,40 @@ def _with_comments(path: Path) -> Path:
     return other if path.name == "opencode.json" and other.exists() and not path.exists() else path
 
 
-def _server_edit(path: Path, client: Client, launch: Launch, *, remove: bool) -> _Edit:
+def _server_edit(path: Path, client: Client, launch: Launch, *, remove: bool) -> Edit:
     """The client's file with the entry in or out, by the dialect of its name."""
-    before = _read(path)
+    before = read(path)
     dialect = toml_text if path.suffix == ".toml" else jsonc
     try:
         text = before.decode("utf-8") if before is not None else None
-        table = _table(text, client)
+        at = (*_table(text, client), SERVER)
         if remove:
-            after = dialect.take(text, (*table, SERVER)) if text is not None else None
+            after = dialect.take(text, at) if text is not None else None
+        elif text is not None and (there := dialect.get(text, at)) is not None:
+            after = dialect.amend(text, at, _due(there, client.entry(launch)))
         else:
-            after = dialect.put(text, (*table, SERVER), client.entry(launch))
+            after = dialect.put(text, at, client.entry(launch))
     except (jsonc.MalformedError, UnicodeDecodeError) as problem:
         raise SetupError(f"{path}: {problem}; it was left as it is, put it right first") from problem
-    return _Edit(path, "server", before, after.encode("utf-8") if after is not None else None)
+    if after is None and path.is_symlink():
+        after = "" if dialect is toml_text else "{}\n"  # the file at the far end is the user's
+    return Edit(path, "server", before, after.encode("utf-8") if after is not None else None)
+
+
+def _due(there: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What must change in an entry that is there: what it starts and our own variables; the rest is the user's."""
+    if not isinstance(there, dict):
+        raise jsonc.MalformedError(f"`{SERVER}` is not an object")
+    if address := next((there[key] for key in _ADDRESSES if key in there), None):
+        raise jsonc.MalformedError(f"`{SERVER}` is a server at {address}")
+    due: dict[str, Any] = {}
+    for key, value in entry.items():
+        old = there.get(key)
+        if isinstance(value, dict) and isinstance(old, dict):
+            due[key] = {name: to for name, to in value.items() if old.get(name) != to}
+        elif key not in there or (key in _STARTS and old != value):
+            due[key] = value
+    return due
 
 
 def _table(text: str | None, client: Client) -> Sequence[str]:
@@ -131,8 +148,13 @@ def _table(text: str | None, client: Client) -> Sequence[str]:
     return client.table
 
 
-def _edit(path: Path, what: Literal["skill", "archive"], after: bytes | None) -> _Edit:
-    return _Edit(path, what, _read(path), after)
+def _skill_edit(path: Path, what: Literal["skill", "archive"], ours: bytes, *, remove: bool) -> Edit:
+    """Ours in or out; what is not byte for byte ours gets a name of its own, or stays when ours would go."""
+    before = read(path)
+    foreign = before not in (None, ours)
+    if remove:
+        return Edit(path, what, before, before if foreign else None)
+    return Edit(path, what, before, ours, backup(path, before) if foreign else None)
 
 
 def _skill() -> bytes:
@@ -147,22 +169,13 @@ def _archive() -> bytes:
     return packed.getvalue()
 
 
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as problem:
-        raise SetupError(f"{path}: cannot be read: {problem.strerror}; nothing was written") from problem
-
-
 def _answer(
-    client: str, scope: Scope, edits: Sequence[_Edit], launch: Launch, *, dry_run: bool, removed: bool
+    client: str, scope: Scope, edits: Sequence[Edit], launch: Launch, *, dry_run: bool, removed: bool
 ) -> SetupResult:
-    changes = [_change(edit) for edit in edits]
+    changes = [_change(edit, removed=removed) for edit in edits]
     if not dry_run:
         for edit in edits:
-            _write(edit)
+            write(edit)
     return SetupResult(
         summary=_summary(client, changes, dry_run=dry_run, removed=removed),
         client=client,
@@ -175,55 +188,32 @@ def _answer(
     )
 
 
-def _change(edit: _Edit) -> FileChange:
-    action: Literal["created", "changed", "unchanged", "removed"] = "changed"
+def _change(edit: Edit, *, removed: bool) -> FileChange:
+    action: Action = "changed"
     if edit.before == edit.after:
-        action = "unchanged"
+        action = "kept" if removed and edit.what != "server" and edit.after is not None else "unchanged"
     elif edit.before is None:
         action = "created"
     elif edit.after is None:
         action = "removed"
     diff = "" if edit.what == "archive" else _diff(edit)
-    return FileChange(path=str(edit.path), action=action, what=edit.what, diff=diff)
+    backup = str(edit.backup) if edit.backup else None
+    return FileChange(path=str(edit.path), action=action, what=edit.what, diff=diff, backup=backup)
 
 
-def _diff(edit: _Edit) -> str:
+def _diff(edit: Edit) -> str:
     before, after = ((text or b"").decode("utf-8", "replace").splitlines() for text in (edit.before, edit.after))
     name = str(edit.path)
     return "\n".join(difflib.unified_diff(before, after, name, name, lineterm="", n=2))
 
 
-def _write(edit: _Edit) -> None:
-    """Write through links, whole or not at all; a removed file takes the folders along that it leaves empty."""
-    path = edit.path.resolve()
-    if edit.after is None:
-        path.unlink(missing_ok=True)
-        if edit.what == "skill":
-            _remove_empty(edit.path.parent)
-        return
-    if edit.after == edit.before:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as written:
-        written.write(edit.after)
-    if path.exists():
-        shutil.copymode(path, written.name)
-    else:
-        Path(written.name).chmod(0o644)
-    Path(written.name).replace(path)
-
-
-def _remove_empty(folder: Path) -> None:
-    """The skill's own folder, when nothing else is in it."""
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-
-
 def _summary(client: str, changes: Sequence[FileChange], *, dry_run: bool, removed: bool) -> str:
-    touched = [f"{change.path} {change.action}" for change in changes if change.action != "unchanged"]
-    if not touched:
-        return f"{client}: nothing to {'remove' if removed else 'do'}."
-    return f"{client}: {'would be ' if dry_run else ''}{', '.join(touched)}."
+    nothing = f"nothing to {'remove' if removed else 'do'}"
+    touched = [f"{change.path} {change.action}" for change in changes if change.action not in ("unchanged", "kept")]
+    done = f"{'would be ' if dry_run else ''}{', '.join(touched)}" if touched else ""
+    kept = [f"{change.path} is not what this wrote, and stays" for change in changes if change.action == "kept"]
+    moved = [f"what was in {c.path} is not ours: kept as {c.backup}" for c in changes if c.backup]
+    return f"{client}: {'; '.join(filter(None, [done, *kept, *moved])) or nothing}."
 
 
 def _next(client: str, launch: Launch, *, dry_run: bool, removed: bool) -> str:
@@ -238,4 +228,6 @@ def _next(client: str, launch: Launch, *, dry_run: bool, removed: bool) -> str:
         )
     if shutil.which(launch.command) is None:
         return f"`{launch.command}` is not on PATH here: install it there, or name another with --command"
+    if missing := _missing(launch.env.get(_PYTHON, "@")):
+        return f"{missing}: where the server starts it must be one, or name another with --python"
     return CLIENTS[client].then

@@ -30,6 +30,23 @@ def put(text: str | None, path: Sequence[str], value: Mapping[str, Any]) -> str:
     return _judged(rest + newline + _block(path, value, newline), text, path, value)
 
 
+def amend(text: str, path: Sequence[str], changes: Mapping[str, Any]) -> str:
+    """The text with the changes in the table `path`, and in tables within it; all else in them stays.
+
+    Raises MalformedError.
+    """
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    table: Any = document
+    for key in path:
+        table = table[key]
+    _set(table, changes)
+    expected = get(text, path)
+    _set(expected, changes)
+    return _judged(document.as_string(), text, path, expected)
+
+
 def take(text: str, path: Sequence[str]) -> str | None:
     """The text without the table `path`, so that `put` would give this text again where that is possible.
 
@@ -54,16 +71,28 @@ def get(text: str, path: Sequence[str]) -> Any:
     return value
 
 
+def _set(table: Any, changes: Mapping[str, Any]) -> None:
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(table.get(key), dict):
+            _set(table[key], value)
+        else:
+            table[key] = _item(value)
+
+
 def _block(path: Sequence[str], value: Mapping[str, Any], newline: str) -> str:
+    lines = [f"{key} = {_item(item).as_string()}" for key, item in value.items()]
+    return newline.join([f"[{'.'.join(path)}]", *lines, ""])
+
+
+def _item(value: Any) -> Any:
+    """The value as TOML has it, an object on one line."""
     import tomlkit
 
-    lines = [f"[{'.'.join(path)}]"]
-    for key, item in value.items():
-        shown = tomlkit.inline_table() if isinstance(item, dict) else tomlkit.item(item)
-        if isinstance(item, dict):
-            shown.update(item)
-        lines.append(f"{key} = {shown.as_string()}")
-    return newline.join([*lines, ""])
+    if not isinstance(value, dict):
+        return tomlkit.item(value)
+    table = tomlkit.inline_table()
+    table.update(value)
+    return table
 
 
 def _cut(text: str, path: Sequence[str]) -> str:
@@ -95,7 +124,7 @@ def _judged(new: str, old: str, path: Sequence[str], value: Mapping[str, Any] | 
         if value is not None:
             servers[path[1]] = dict(value)
         same = _without_empty(_parsed(new)) == _without_empty(expected)
-    except (AttributeError, MalformedError):
+    except (AttributeError, TypeError, MalformedError):
         same = False
     if not same:
         raise MalformedError(f"`{path[0]}` is not written as tables `[{path[0]}.NAME]`; change {path[1]} by hand")

@@ -90,9 +90,7 @@ def exit_code(results: Sequence[CheckResult]) -> int:
 
 
 def print_results(results: Sequence[Result], form: str) -> None:
-    """As text, in colour on a terminal, or as JSON, in the words of the command line."""
-    from ep_overlap_mcp.surface import for_people
-
+    """As text, in colour on a terminal, or as JSON."""
     if form == "json":
         from ep_overlap_mcp.reports.json_text import as_json
 
@@ -101,7 +99,7 @@ def print_results(results: Sequence[Result], form: str) -> None:
     from ep_overlap_mcp.reports.text import as_text
 
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    write(for_people(as_text(results, color=color)))
+    write(as_text(results, color=color))
 
 
 def write(text: str) -> None:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     from ep_overlap_mcp.commands.common import Verbs
 
+_LAST_PORT = 65535
+
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
@@ -26,8 +28,17 @@ def add(verbs: Verbs) -> None:
         metavar="NAME",
         help="one more name that clients reach this host by",
     )
-    serve.add_argument("--port", type=int, default=8765, help="port to bind (default: %(default)s)")
+    serve.add_argument("--port", type=_port, default=8765, help="port to bind (default: %(default)s)")
     serve.set_defaults(run=run)
+
+
+def _port(text: str) -> int:
+    """A number of a port; argparse says what it refuses."""
+    import argparse
+
+    if not text.isascii() or not text.isdigit() or int(text) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"`{text}` is no port; it takes 0 to {_LAST_PORT}")
+    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -30,17 +30,30 @@ def add(verbs: Verbs) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the verb; its exit code."""
-    import shlex
-
     from ep_overlap_mcp.clients.setup import setup
 
     result = setup(
         options.client,
         scope=options.scope,
-        command=shlex.split(options.command),
+        command=_words(options.command),
         python=options.python,
         dry_run=options.dry_run,
         remove=options.remove,
     )
     print_results([result], options.format)
     return 0
+
+
+def _words(command: str) -> list[str]:
+    """The command as a shell takes it apart; UsageError where that cannot be done, or it starts nothing."""
+    import shlex
+
+    from ep_overlap_mcp.verbs import UsageError
+
+    try:
+        words = shlex.split(command)
+    except ValueError as problem:
+        raise UsageError(f"--command `{command}` cannot be read: {problem}; close what is opened") from problem
+    if words and not words[0]:
+        raise UsageError(f"--command `{command}` names no program")
+    return words

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ep_overlap_mcp.commands.common import Verbs
     from ep_overlap_mcp.results.smoke import SmokeResult
+    from ep_overlap_mcp.smoke.options import SmokeOptions
     from ep_overlap_mcp.smoke.planning import SmokePlan
 
 _POLL_S = 1.0
@@ -85,10 +86,21 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     with Interrupts() as interrupts:
         result = smoke.start(plan)
-        print(f"{result.id} started; it ends with this command, or with `smoke cancel {result.id}`", file=sys.stderr)  # noqa: T201
+        print(_started(result, chosen), file=sys.stderr)  # noqa: T201
         result = _followed(result, interrupts)
     print_results([_added(result, plan, options.format)], options.format)
     return interrupts.exit_code if interrupts.asked and result.status == "cancelled" else _exit_code(result)
+
+
+def _started(result: SmokeResult, options: SmokeOptions) -> str:
+    """What ends the run: a kill that cannot be caught is not among it."""
+    from ep_overlap_mcp.surface import call
+
+    cancel = call("cancel_smoke_run", id=result.id)
+    return (
+        f"{result.id} started; interrupting this command cancels it. Killed outright, the command leaves the run, which"
+        f" ends by {cancel}, or by itself within {options.limit_s:g} s"
+    )
 
 
 def _added(result: SmokeResult, plan: SmokePlan, form: str) -> SmokeResult:

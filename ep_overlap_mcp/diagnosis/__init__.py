@@ -24,6 +24,7 @@ from ep_overlap_mcp.results.diagnose import (
     StepTime,
     SymptomChoice,
 )
+from ep_overlap_mcp.surface import filled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,7 +89,7 @@ def _symptoms(evidence: Evidence) -> list[SymptomChoice]:
     if named(evidence.symptom):
         return []
     rows = to_choose_from(evidence)
-    return [SymptomChoice(symptom=row.name, evidence=row.evidence, causes=list(row.causes[:3])) for row in rows]
+    return [SymptomChoice(symptom=row.name, evidence=filled(row.evidence), causes=list(row.causes[:3])) for row in rows]
 
 
 def _configurations(

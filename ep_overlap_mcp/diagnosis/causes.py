@@ -230,8 +230,8 @@ _ROWS = (
     CauseRow(
         "config-rule-violated",
         "the configuration breaks a rule of the stack",
-        "check_overlap_config on the configuration",
-        "the rule's fix (explain_rule, propose_overlap_config)",
+        "{check_overlap_config} on the configuration",
+        "the rule's fix ({explain_rule}, {propose_overlap_config})",
         (),
         "the stack's own assertion",
     ),

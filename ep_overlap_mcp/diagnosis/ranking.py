@@ -14,6 +14,7 @@ from ep_overlap_mcp.diagnosis.silent import QUIET_RUN
 from ep_overlap_mcp.diagnosis.symptoms import fitting
 from ep_overlap_mcp.diagnosis.unexplained import FOREIGN, advice
 from ep_overlap_mcp.results.diagnose import Cause, EvidenceLine, FirstFailure, RuledOut
+from ep_overlap_mcp.surface import filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -201,7 +202,7 @@ def _cause(group: list[Support], shown: int) -> Cause:
         title=row.title,
         confidence=_confidence(group[0].strength, row),
         evidence=[_shown(line) for line in lines[:shown]],
-        test=row.test,
+        test=filled(row.test),
         fix=_fix(row, list(dict.fromkeys(support.fix for support in group if support.fix))),
         rules=list(rules or row.rules),
     )
@@ -212,13 +213,13 @@ def _advised(cause: Cause, evidence: Evidence) -> Cause:
     if cause.cause != "unknown":
         return cause
     found = advice(evidence, first_failure_line(evidence))
-    return cause.model_copy(update=found._asdict()) if found else cause
+    return cause.model_copy(update={"test": filled(found.test), "fix": filled(found.fix)}) if found else cause
 
 
 def _fix(row: CauseRow, fixes: list[str]) -> str:
     """The changes that mend this case, then the general remedy where it says more."""
-    own = [fix for fix in fixes if fix not in row.fix][:3]
-    return f"{'; '.join(own)} ({row.fix})" if own else row.fix
+    own, said = [fix for fix in fixes if fix not in row.fix][:3], filled(row.fix)
+    return f"{'; '.join(own)} ({said})" if own else said
 
 
 def _confidence(strength: float, row: CauseRow) -> Confidence:

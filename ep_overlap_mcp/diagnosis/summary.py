@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ep_overlap_mcp.surface import argument
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -45,7 +47,7 @@ def _which(top: Cause) -> str:
 
 def _symptoms(names: list[str], given: str) -> str:
     said = f"`{given[:40]}` names no symptom that is known." if given else "What is wrong was not said."
-    return f"{said} Candidates come with --symptom (tool: symptom), likeliest first: {', '.join(names)}."
+    return f"{said} Candidates come with {argument('symptom')}, likeliest first: {', '.join(names)}."
 
 
 def _failed_first(first: FirstFailure) -> str:

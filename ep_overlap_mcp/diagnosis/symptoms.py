@@ -42,14 +42,14 @@ SYMPTOMS = (
     _row(
         "import",
         r"^\s*import\s*$|import ?error|not installed|no module|undefined symbol|cannot import",
-        "the ImportError of the worker and the versions of torch, transformer-engine and deep_ep (--stack)",
+        "the ImportError of the worker and the versions of torch, transformer-engine and deep_ep ({stack})",
         "flex-package-not-importable",
         "te-version-unknown-crash",
     ),
     _row(
         "slower",
         r"slow|regress|throughput (?:drop|fell|lower)|tflops? (?:drop|fell|lower)|takes longer",
-        "two logs with step times, the settings they print, or the configurations (--before, --after)",
+        "two logs with step times, the settings they print, or the configurations ({before}, {after})",
         "one-cuda-connection-serialises",
         "gpu-memory-exhausted-looks-like-hang",
         "too-few-microbatches",
@@ -106,7 +106,7 @@ SYMPTOMS = (
     _row(
         "crash",
         r"crash|illegal (?:memory )?access|segfault|abort|assert|exception|traceback",
-        "the first exception of every rank with its stack, the settings printed before it, and versions (--stack)",
+        "the first exception of every rank with its stack, the settings printed before it, and versions ({stack})",
         "config-rule-violated",
         "expert-input-freed-early",
         "graph-capture-host-copy",

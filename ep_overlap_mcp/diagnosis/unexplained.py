@@ -32,8 +32,8 @@ _OUTSIDE = Advice(
 )
 _STACK = "read the stack of the first exception: its innermost frame in megatron/ is the condition that failed; "
 _AT_START = Advice(
-    _STACK + "then run check_overlap_config on the configuration, with the Python of the training environment (its own "
-    "Megatron then judges as well)",
+    _STACK + "then run {check_overlap_config} on the configuration, with the Python of the training environment (its "
+    "own Megatron then judges as well)",
     "none until the condition is known; the run ended before its first step, so nothing about communication",
 )
 _ON_DEVICE = Advice(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.results.propose import Step
 from ep_overlap_mcp.settings.request import BRIDGE_DELAY, BRIDGE_SWITCH, MODEL_DELAY, MODEL_SWITCH
+from ep_overlap_mcp.surface import given
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.proposals.search import Proposal
@@ -40,6 +41,6 @@ def order_of_work(request: Request, proposal: Proposal) -> list[Step]:
             name="overlap_delay_wgrad",
             settings={**rest, switch: True, delay: True},
             compare_with="overlap",
-            why="what delayed weight gradients add; check it with assume=overlap_delay_wgrad first",
+            why=f"what delayed weight gradients add; check it with {given('assume', 'overlap_delay_wgrad')} first",
         ),
     ]

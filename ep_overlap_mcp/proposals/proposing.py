@@ -19,6 +19,7 @@ from ep_overlap_mcp.rules.view import View
 from ep_overlap_mcp.settings.fields import field_table
 from ep_overlap_mcp.settings.setting import UNKNOWN
 from ep_overlap_mcp.stack import Stack
+from ep_overlap_mcp.surface import argument, tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,13 +106,14 @@ def _why_nothing(request: Request, found: Found, judge: Judge, others: Sequence[
 
 def _next_when_blocked(request: Request, found: Found, *, others: Sequence[Proposal] = ()) -> str:
     if _UNKNOWN_TO_VERSION in found.blocked_by and (knowing := _releases_that_know(request)):
-        return f"every setting is known to {knowing}: name the release that runs this with --stack"
+        return f"every setting is known to {knowing}: name the release that runs this with {argument('stack')}"
     if others:
         return "run plain overlap first (alternatives); delayed weight gradients are a separate A/B once they are legal"
     if _HARDWARE & set(found.blocked_by):
-        return "choose sizes that fit, or give the GPUs of the run (--nodes, --gpus-per-node), if it has others"
+        gpus = f"{argument('nodes')}, {argument('gpus_per_node')}"
+        return f"choose sizes that fit, or give the GPUs of the run ({gpus}), if it has others"
     names = ", ".join(found.blocked_by) or "the rules"
-    return f"explain_rule {names}; mend by hand what the message names, or take another model, version or GPU"
+    return f"{tool('explain_rule')} {names}; mend by hand what the message names, or take another model, version or GPU"
 
 
 def _releases_that_know(request: Request) -> str:
@@ -250,7 +252,7 @@ def _word(value: Any) -> str:
 
 def _next(after: Verdict, outcomes: Sequence[Outcome]) -> str:
     if after == "valid":
-        return "apply the patch, then start_smoke_run on the changed configuration, then the A/B of `plan`"
+        return f"apply the patch, then {tool('start_smoke_run')} on the changed configuration, then the A/B of `plan`"
     remedy = "give them and check again" if any(o.needs for o in outcomes if undecided_error(o)) else "then check again"
     return f"still undecided {_still_open(outcomes, 12)}; {remedy}"
 

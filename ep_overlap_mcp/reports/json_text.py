@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ep_overlap_mcp.surface import everywhere, for_people
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -14,6 +12,6 @@ if TYPE_CHECKING:
 
 
 def as_json(results: Sequence[Result]) -> str:
-    """The same object that the tool returns, indented for reading, in the words of the command line."""
-    objects = [everywhere(for_people, result.model_dump(mode="json")) for result in results]
+    """The same object that the tool returns, indented for reading."""
+    objects = [result.model_dump(mode="json") for result in results]
     return json.dumps(objects[0] if len(objects) == 1 else objects, indent=2, ensure_ascii=False) + "\n"

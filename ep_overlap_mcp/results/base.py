@@ -1,4 +1,7 @@
-"""What every answer has in common."""
+"""What every answer has in common.
+
+An answer is in the words of whoever asked from the start; no writer rewrites what it is handed.
+"""
 
 from __future__ import annotations
 

@@ -8,14 +8,20 @@ from pydantic import Field
 
 from ep_overlap_mcp.results.base import Record, Result
 
+Action = Literal["created", "changed", "unchanged", "removed", "kept"]
+
 
 class FileChange(Record):
-    """One file and what becomes of it; everything that is not in the diff stays byte for byte."""
+    """One file and what becomes of it; everything that is not in the diff stays byte for byte.
+
+    `kept` is a file that would be removed if it were ours; `backup` is where what was not ours went.
+    """
 
     path: str
-    action: Literal["created", "changed", "unchanged", "removed"]
+    action: Action
     what: Literal["server", "skill", "archive"]
     diff: str = Field(default="", description="unified diff; empty for an archive and where nothing changes")
+    backup: str | None = None
 
 
 class SetupResult(Result):

@@ -8,6 +8,7 @@ from ep_overlap_mcp.rules.engine import (
     ERROR,
     MET,
     NOTED,
+    WARNING,
     core,
     megatron_lm,
     put,
@@ -294,23 +295,34 @@ def deterministic_mode_limits(view: View, *, excluded: tuple[str, ...]) -> Check
     "EPO909",
     "deterministic-mode-needs-nccl-algorithm",
     ERROR,
-    enforced=[megatron_lm("<0.19", given=True), megatron_lm(">=0.19", given=False)],
+    enforced=[
+        megatron_lm("<0.19", given=True),
+        megatron_lm("<0.19", severity=WARNING, unsaid=True),
+        megatron_lm(">=0.19", given=False),
+    ],
     source=[arguments("0.16.1", "1077-1079"), megatron("0.19.0", "training/determinism.py", "69-94")],
     unknown=NOTED,
     about=[DETERMINISTIC],
     fixes=[put_paths({"env.NCCL_ALGO": "Ring"})],
 )
-def deterministic_mode_needs_nccl_algorithm(view: View, *, given: bool) -> Check:
+def deterministic_mode_needs_nccl_algorithm(view: View, *, given: bool = True, unsaid: bool = False) -> Check:
     """What it checks: `deterministic_mode` with an `NCCL_ALGO` that does not reduce in a fixed order, up to 0.18 also
     without one.
 
-    Why: Megatron-LM asserts it. Ring, CollnetDirect, CollnetChain and ^NVLS pass, up to 0.18 Tree as well.
+    Why: Megatron-LM asserts it. Ring, CollnetDirect, CollnetChain and ^NVLS pass, up to 0.18 Tree as well. Where the
+    text says no algorithm it is a warning: the shell around the text may.
 
     Example: `NCCL_ALGO=NVLS` with `--deterministic-mode`
 
     Fix: `export NCCL_ALGO=Ring`.
     """
     algorithm = view["env.NCCL_ALGO"]
+    if unsaid:
+        return violated(
+            view[DETERMINISTIC].on & ~view.written("env.NCCL_ALGO"),
+            "`deterministic_mode` is on, which asserts an NCCL_ALGO, and the text sets none",
+            expected="NCCL_ALGO = Ring",
+        )
     fixed = algorithm.one_of("Tree", *_REDUCTIONS) if given else algorithm.test(_reduces_in_order)
     return violated(
         view[DETERMINISTIC].on & ~fixed,

@@ -22,6 +22,7 @@ from ep_overlap_mcp.rules import all_rules
 from ep_overlap_mcp.rules.engine import Outcome, judge
 from ep_overlap_mcp.rules.view import View
 from ep_overlap_mcp.settings.request import BRIDGE_DELAY, BRIDGE_SWITCH, MODEL_DELAY, MODEL_SWITCH
+from ep_overlap_mcp.surface import argument, given
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 _SEVERITIES = ("error", "warning", "info")
 _NEWER = "EPO813"
-_NEWER_NOTE = "newer than every release known here: judged like main, which --python would verify"
-_ACCEPTED_NOTE = "newer than every release known here: judged like main, and accepted by the installed Megatron"
+_NEWER_NOTE = "newer than every release known here: judged like main"
+_ACCEPTED_NOTE = f"{_NEWER_NOTE}, and accepted by the installed Megatron"
 
 
 def check(request: Request, *, everything: bool = False, rules: Mapping[str, Rule] | None = None) -> CheckResult:
@@ -98,7 +99,7 @@ def _accepted_release(result: CheckResult) -> CheckResult:
         u.model_copy(update={"severity": "info", "why": why}) if u.rule == _NEWER else u for u in result.undecided
     ]
     verdict = _verdict(result.findings, undecided)
-    summary = result.summary.replace(_NEWER_NOTE, _ACCEPTED_NOTE).replace(
+    summary = result.summary.replace(_newer_note(), _ACCEPTED_NOTE).replace(
         f"{result.verdict.upper()} for", f"{verdict.upper()} for", 1
     )
     return result.model_copy(update={"undecided": undecided, "verdict": verdict, "summary": summary})
@@ -201,7 +202,7 @@ def _assumed_floors(outcomes: Iterable[Outcome]) -> list[Finding]:
             severity="info",
             message=f"versions not given ({', '.join(needs)}); taken as met: {named}",
             settings=[],
-            expected="give the versions, such as --stack torch==2.9.0,transformer-engine==2.9.0",
+            expected=f"give the versions, such as {given('stack', 'torch==2.9.0,transformer-engine==2.9.0')}",
             fix=[],
             applies_to="",
             enforced_by=[],
@@ -316,13 +317,17 @@ def _question(request: Request) -> str:
         return "Judged as written." if request.overlap_written else "Judged as written; it does not ask for overlap."
     if request.assume == "overlap" and not request.overlap_written:
         return "Overlap is not on in the text; judged as if it were switched on."
-    return f"Judged under --assume {request.assume}."
+    return f"Judged under {given('assume', request.assume)}."
+
+
+def _newer_note() -> str:
+    return f"{_NEWER_NOTE}, which {argument('python')} would verify"
 
 
 def _judged_for(request: Request, view: View) -> str:
     releases = request.releases()
     core = view.release.core
-    newer = f" ({_NEWER_NOTE})" if view.release.newer_than_known else ""
+    newer = f" ({_newer_note()})" if view.release.newer_than_known else ""
     if len(releases) > 1:
         return f"every {_framework_name(request)} release from {_label(releases[0])} to {_label(releases[-1])}"
     if request.framework == "bridge":

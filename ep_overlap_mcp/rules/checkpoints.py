@@ -1,4 +1,4 @@
-"""EPO618-620, 622-625: checkpoint formats and what saving asks of the rest of a Megatron-LM command."""
+"""EPO618-620, 622-625, 951: checkpoint formats and what saving asks of the rest of a Megatron-LM command."""
 
 from __future__ import annotations
 
@@ -218,3 +218,32 @@ def main_parameters_load_without_optimizer(view: View) -> Check:
         "`load_main_params_from_ckpt` is on and the optimizer's state is loaded as well",
         expected="no_load_optim = true",
     )
+
+
+@rule(
+    "EPO951",
+    "converted-checkpoint-needs-its-places",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=arguments("0.18.2", "402-405"),
+    about=["args.ckpt_convert_format"],
+    fixes=[put_paths({"args.ckpt_convert_format": None}, gives_up="the conversion of the checkpoint")],
+)
+def converted_checkpoint_needs_its_places(view: View) -> Check:
+    """What it checks: `ckpt_convert_format` without `ckpt_convert_save` or `load`.
+
+    Why: Megatron-LM asserts both, without a text.
+
+    Example: `--ckpt-convert-format torch_dist` alone
+
+    Fix: `--load FROM --ckpt-convert-save TO`; a training run converts nothing.
+    """
+    asked = view["args.ckpt_convert_format"]
+    return violated_by(
+        [(view[f"args.{name}"].unset, f"`ckpt_convert_format` is {asked} without `{name}`") for name in _PLACES],
+        when=asked.is_set,
+        expected="load and ckpt_convert_save",
+    )
+
+
+_PLACES = ("load", "ckpt_convert_save")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ep_overlap_mcp.refusal import Refusal
 from ep_overlap_mcp.results.explain import ExplainResult, RuleLine, RuleList
 from ep_overlap_mcp.rules import all_rules, find_rule
+from ep_overlap_mcp.surface import rule_list
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Clause, Rule
@@ -83,5 +84,5 @@ def _first_sentence(rule: Rule) -> str:
 def _no_such_rule(wanted: str) -> str:
     names = [*all_rules(), *(r.name for r in all_rules().values())]
     near = difflib.get_close_matches(wanted.lower(), names, n=3, cutoff=0.5)
-    hint = f"; did you mean {', '.join(near)}?" if near else "; `ep-overlap-mcp explain` lists them all"
+    hint = f"; did you mean {', '.join(near)}?" if near else f"; {rule_list()} lists them all"
     return f"no rule is called `{wanted}`{hint}"

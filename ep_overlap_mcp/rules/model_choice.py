@@ -1,11 +1,11 @@
-"""EPO917-921, 923: the legacy model classes, activations and hybrid patterns, and what they exclude."""
+"""EPO917-921, 923, 950: the legacy model classes, activations and hybrid patterns, and what they exclude."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.rules.engine import ERROR, megatron_lm, put_paths, rule, violated, violated_by
-from ep_overlap_mcp.rules.sources import arguments
+from ep_overlap_mcp.rules.sources import arguments, megatron
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.rules.engine import Check
@@ -191,4 +191,29 @@ def fused_down_projection_needs_latent_attention(view: View) -> Check:
         view["model.mla_down_proj_fusion"].on & view["model.multi_latent_attention"].off,
         "`mla_down_proj_fusion` is on without `multi_latent_attention`",
         expected="mla_down_proj_fusion = false",
+    )
+
+
+@rule(
+    "EPO950",
+    "no-xavier-initialization",
+    ERROR,
+    enforced=[megatron_lm()],
+    source=[arguments("0.16.1", "1345-1347"), megatron("0.19.0", "training/argument_utils.py", "327-329")],
+    about=["args.init_method_xavier_uniform"],
+    fixes=[put_paths({"args.init_method_xavier_uniform": False}, gives_up="the Xavier initialization of the weights")],
+)
+def no_xavier_initialization(view: View) -> Check:
+    """What it checks: `--init-method-xavier-uniform`.
+
+    Why: Megatron-LM then hands core's configuration a field that it does not have (TypeError, `scaled_init_method`).
+
+    Example: `--init-method-xavier-uniform`
+
+    Fix: leave it out; `--init-method-std` sets the spread of the normal initialization.
+    """
+    return violated(
+        view["args.init_method_xavier_uniform"].on,
+        "`init_method_xavier_uniform` is on, which no release can build",
+        expected="init_method_xavier_uniform = false",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ep_overlap_mcp.rules.engine import ERROR, NOTED, Fix, bridge, core, put, put_paths, rule, run_time, violated
+from ep_overlap_mcp.rules.engine import ERROR, NOTED, Fix, bridge, core, put, rule, run_time, violated
 from ep_overlap_mcp.rules.remedies import (
     add_virtual_stages,
     drop_shared_expert_overlap,
@@ -284,13 +284,14 @@ def only_gpt_models_overlap(view: View) -> Check:
         megatron("0.16.1", "core/pipeline_parallel/combined_1f1b.py", "341-350"),
         megatron_bridge("main", "training/megatron_mimo_step.py", "149-160"),
     ],
-    fixes=[put_paths({"bridge.forward_step": "gpt_step"}, gives_up="the inputs that the other step feeds")],
+    fixes=[Fix(lambda view: _gpt_step(view), safe=False, gives_up="the inputs that the other step feeds")],  # noqa: PLW0108
 )
 def forward_step_must_return_plan(view: View) -> Check:
     """What it checks: EP overlap is on with a forward step that cannot return a schedule plan.
 
     Why: the schedule calls the step with `return_schedule_plan=True` and asserts that a plan comes back. Bridge's
-    MIMO, audio, omni and vision-language steps do not return one.
+    MIMO, audio, omni and vision-language steps do not return one; nor do those of Megatron-LM's `train_rl.py`,
+    `examples/multimodal/train.py`, `examples/mimo/train.py` and `examples/post_training/modelopt/finetune.py`.
 
     Example: `--step_func vlm_step` with `comm_overlap.overlap_moe_expert_parallel_comm=true`
 
@@ -357,7 +358,9 @@ def dispatch_backward_wgrad_excludes_overlap(view: View) -> Check:
 
 _LEGACY = "args.use_legacy_models"
 _HYBRID = ("model.is_hybrid_model", "model.hybrid_layer_pattern", "model.hybrid_override_pattern")
-_STEPS_WITHOUT_PLAN = ("mimo", "audio_lm", "omni", "vlm", "llava", "qwen3_vl", "step37")
+_STEPS_WITHOUT_PLAN = (
+    "mimo", "audio_lm", "omni", "vlm", "llava", "qwen3_vl", "step37", "train_rl", "multimodal", "modelopt",
+)  # fmt: skip
 _MODELS_WITHOUT_PLAN = ("mamba", "hybrid", "t5", "bert", "llava", "vlm", "vision", "mimo", "omni")
 
 
@@ -368,6 +371,12 @@ def _plans_nothing(provider: Any) -> bool:
 
 def _returns_no_plan(step: Any) -> bool:
     return any(kind in str(step).lower() for kind in _STEPS_WITHOUT_PLAN)
+
+
+def _gpt_step(view: View) -> Iterable[Mapping[str, str]]:
+    """A step that can be named; a program of Megatron-LM is its own."""
+    if view.framework != "megatron-lm":
+        yield {"bridge.forward_step": "gpt_step"}
 
 
 def _no_legacy_models(view: View) -> Iterable[Mapping[str, bool]]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ep_overlap_mcp.rules.engine import Check
+    from ep_overlap_mcp.rules.truth import Truth
     from ep_overlap_mcp.rules.view import View
 
 TP, PP, CP = (f"model.{name}_parallel_size" for name in ("tensor_model", "pipeline_model", "context"))
@@ -57,16 +58,23 @@ def world_divides_parallelism(view: View) -> Check:
 
     Fix: another number of ranks or another layout; often `expert_tensor_parallel_size=1`.
     """
-    world = view["hardware.world_size"]
-    dense, expert = view[TP] * view[PP] * view[CP], view[ETP] * view[EP] * view[PP]
-    no_multiple = f"{world} ranks are no multiple of"
     return violated_by(
-        [
-            (world % dense > 0, f"{no_multiple} TP x PP x CP = {dense}{_that_fit(view, TP, PP, CP)}"),
-            (world % expert > 0, f"{no_multiple} expert TP x EP x PP = {expert}{_that_fit(view, ETP, EP, PP)}"),
-        ],
+        [*_no_multiple(view, TP, PP, CP), *_no_multiple(view, ETP, EP, PP)],
         expected="world size % (TP * PP * CP) = world size % (expert TP * EP * PP) = 0",
     )
+
+
+_SHORT = {TP: "TP", PP: "PP", CP: "CP", ETP: "expert TP", EP: "EP"}
+
+
+def _no_multiple(view: View, *paths: str) -> Iterable[tuple[Truth, str]]:
+    """The ranks against the product of a layout's sizes, and of those alone that are known: whatever the rest is."""
+    known = [path for path in paths if view[path].known]
+    for factors in [paths] if len(known) in (0, len(paths)) else [known, paths]:
+        world = view["hardware.world_size"]
+        sizes = math.prod((view[path] for path in factors[1:]), start=view[factors[0]])
+        names = " x ".join(_SHORT[path] for path in factors)
+        yield world % sizes > 0, f"{world} ranks are no multiple of {names} = {sizes}{_that_fit(view, *paths)}"
 
 
 @rule(

@@ -1,7 +1,9 @@
-"""EPO218 to EPO228: half and quarter precision, and the Transformer Engine they need."""
+"""EPO218 to EPO228, EPO642: half and quarter precision, and the Transformer Engine they need."""
 
 from __future__ import annotations
 
+from functools import partial
+from operator import gt
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.rules.engine import (
@@ -14,10 +16,11 @@ from ep_overlap_mcp.rules.engine import (
     put,
     put_paths,
     rule,
+    run_time,
     violated,
     violated_by,
 )
-from ep_overlap_mcp.rules.sources import arguments, core_config
+from ep_overlap_mcp.rules.sources import arguments, core_config, transformer_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -293,3 +296,47 @@ def _without_parameters(view: View) -> Iterable[Mapping[str, bool]]:
     """The formats of the parameters off, by whichever field asks for them."""
     names = ("model.fp8_param", "model.fp4_param", "ddp.fp8_param_gather", "ddp.fp4_param_gather")
     yield {path: False for path in names if view.effective.requested(path).value is True}
+
+
+@rule(
+    "EPO642",
+    "low-precision-needs-its-gpu",
+    ERROR,
+    enforced=[run_time()],
+    source=transformer_engine("d0067d0da6", "pytorch/quantization.py", "149-186"),
+    unknown=NOTED,
+    about=["model.fp8", "model.fp4"],
+    fixes=[
+        put(fp8_recipe="blockwise", gives_up="the FP8 recipe"),
+        put(fp8_recipe="tensorwise", gives_up="the FP8 recipe"),
+        put(fp8=None, gives_up="FP8"),
+        put(fp4=None, gives_up="FP4"),
+    ],
+)
+def low_precision_needs_its_gpu(view: View) -> Check:
+    """What it checks: FP8 or FP4 on a GPU whose tensor cores do not have it.
+
+    Why: Transformer Engine refuses it in the first forward pass: FP8 needs compute capability 8.9 (Ada, Hopper), with
+    the blockwise recipe 9.0, MXFP8 and NVFP4 10.0 (Blackwell).
+
+    Example: `--fp8-format e4m3 --fp8-recipe mxfp8` on H100
+
+    Fix: a recipe that the GPU has, or bf16.
+    """
+    recipe = view["model.fp8_recipe"]
+    needs = [(view["model.fp4"].on, "fp4", (10, 0))]
+    needs += [(view["model.fp8"].on & (recipe == name), f"fp8_recipe {name}", least) for name, least in _LEAST.items()]
+    return violated_by(
+        [
+            (used & view.gpu_capability.test(partial(gt, least)), _too_old(view, what, least))
+            for used, what, least in needs
+        ],
+        expected="a precision that the GPU has",
+    )
+
+
+_LEAST = {"delayed": (8, 9), "tensorwise": (8, 9), "blockwise": (9, 0), "mxfp8": (10, 0)}
+
+
+def _too_old(view: View, what: str, least: tuple[int, int]) -> str:
+    return f"{what} needs compute capability {least[0]}.{least[1]}; the GPU is {view.gpu_name}"

@@ -9,6 +9,7 @@ from ep_overlap_mcp.rules.sources import arguments
 from ep_overlap_mcp.rules.truth import FALSE, Truth, truth
 from ep_overlap_mcp.settings.fields import absent_from, deprecated_in, field_table
 from ep_overlap_mcp.stack import CORE_RELEASES
+from ep_overlap_mcp.surface import argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +59,7 @@ def value_not_resolved(view: View) -> Check:
 
     Fix: give the value, on the command line with `--set model.expert_model_parallel_size=8`.
     """
-    return _omissions(view, "not resolved", "value not settled by the text", "give it with --set PATH=VALUE")
+    return _omissions(view, "not resolved", "value not settled by the text", f"give it with {argument('settings')}")
 
 
 @rule("EPO803", "duplicate-setting-last-wins", INFO, enforced=[evidence()], source=READERS)
@@ -189,7 +190,7 @@ def part_not_read(view: View) -> Check:
 
     Fix: nothing, if the part sets nothing that matters; else write what it sets, or give it with `--set`.
     """
-    return _omissions(view, "not read", "left out", "give what it sets with --set PATH=VALUE")
+    return _omissions(view, "not read", "left out", f"give what it sets with {argument('settings')}")
 
 
 @rule("EPO812", "shell-needs-lf-line-ends", ERROR, enforced=[evidence()], source=READERS)
@@ -230,7 +231,7 @@ def release_known_to_the_rules(view: View) -> Check:
     return undecided(
         Truth(None) if newer else FALSE,
         f"{newer} is newer than every release that the rules were written after, and is judged like main; the "
-        "installed Megatron decides: --python PATH, or EP_OVERLAP_PYTHON for the server",
+        f"installed Megatron decides: {argument('python')}",
     )
 
 
@@ -312,7 +313,7 @@ def patch_release_known_to_the_rules(view: View) -> Check:
     return violated(
         truth(bool(unread)),
         f"no release that the rules were read from: {', '.join(unread)}; see that it exists",
-        expected="a release that was read, or the installed Megatron's word: --python PATH",
+        expected=f"a release that was read, or the installed Megatron's word: {argument('python')}",
         settings=[],
     )
 

@@ -26,6 +26,11 @@ def megatron_bridge(release: str, path: str, lines: str) -> str:
     return f"NVIDIA-NeMo/Megatron-Bridge@{revision}:src/megatron/bridge/{path}:{lines}"
 
 
+def transformer_engine(revision: str, path: str, lines: str) -> str:
+    """Lines of a file of NVIDIA/TransformerEngine."""
+    return f"NVIDIA/TransformerEngine@{revision}:transformer_engine/{path}:{lines}"
+
+
 def bridge_setup(release: str, lines: str) -> str:
     """Lines of `CommOverlapConfig`."""
     return megatron_bridge(release, "training/comm_overlap.py", lines)

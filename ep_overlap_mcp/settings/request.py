@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ep_overlap_mcp.settings.fields import absent_from, fields_with_changing_choices
 from ep_overlap_mcp.settings.setting import Origin, Setting
 from ep_overlap_mcp.stack import Component, Core, Framework, Release, Stack
+from ep_overlap_mcp.surface import given
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -160,7 +161,7 @@ def assumed(written: Mapping[str, Setting], assume: Assume, framework: Framework
         settings[path] = Setting(
             path,
             value=True,
-            origin=Origin("assumed", note=f"--assume {assume}", order=order),
+            origin=Origin("assumed", note=given("assume", assume), order=order),
             earlier=earlier,
         )
     return settings

@@ -20,6 +20,7 @@ from ep_overlap_mcp.smoke.numerics import numerics
 from ep_overlap_mcp.smoke.rounding import with_rounding, within_rounding
 from ep_overlap_mcp.smoke.run_folder import read_json, tail
 from ep_overlap_mcp.smoke.speed import ratios, speed
+from ep_overlap_mcp.surface import call, tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -215,11 +216,12 @@ def _summary(run: Run, worst: VariantAnswers, failure: Failure | None) -> str:
 
 def _next(run: Run, worst: VariantAnswers, evidence: Evidence | None) -> str:
     if run.open:
-        return f'call get_smoke_run(id="{run.id}", wait_s=25) until it has ended'
+        return f"call {call('get_smoke_run', id=run.id, wait_s=25)} until it has ended"
     if run.status == "cancelled":
         return "start it again when it is wanted"
     if run.status in ("failed", "lost"):
-        return f'read failure, then the log and the stacks in logs; diagnose_run(smoke_runs=["{run.id}"]) ranks causes'
+        causes = call("diagnose_run", smoke_runs=[run.id])
+        return f"read failure, then the log and the stacks in logs; {causes} ranks causes"
     if worst.overlap_ran.verdict != "yes":
         return "overlap did not show: do not enable it on this evidence; read overlap_ran.evidence"
     if worst.numerics.verdict == "changed" and within_rounding(evidence):
@@ -228,7 +230,7 @@ def _next(run: Run, worst: VariantAnswers, evidence: Evidence | None) -> str:
             " what decides"
         )
     if worst.numerics.verdict != "unchanged":
-        return "do not enable overlap: read numerics.evidence, and check_overlap_config for a known defect"
+        return f"do not enable overlap: read numerics.evidence, and {tool('check_overlap_config')} for a known defect"
     return "correctness holds for this reduced model; now the matched A/B on the real job decides whether it pays"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.smoke.errors import SmokeError
 from ep_overlap_mcp.smoke.run_folder import read_json, write_json
+from ep_overlap_mcp.surface import tool
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.smoke.run_folder import RunFolder
@@ -42,5 +43,5 @@ class Job:
         """The job of the folder; SmokeError when there is none."""
         values = read_json(folder.job)
         if not isinstance(values, dict):
-            raise SmokeError(f"{folder.job} holds no job; a supervisor is started by start_smoke_run only")
+            raise SmokeError(f"{folder.job} holds no job; a supervisor is started by {tool('start_smoke_run')} only")
         return cls(**values)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.smoke.errors import SmokeError
+from ep_overlap_mcp.surface import argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,16 +53,16 @@ class SmokeOptions:
     fault: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        _within("steps", self.steps, 1, 20)
+        _within(argument("steps"), self.steps, 1, 20)
         _within("warmup", self.warmup, 0, 10)
-        _within("limit_s", self.limit_s, 5, 900)
+        _within(argument("limit_s"), self.limit_s, 5, 900)
         _within("stall_s", self.stall_s, 1, 600)
         if self.pairs:
-            _within("pairs", self.pairs, FEWEST_PAIRS, 64)
+            _within(argument("pairs"), self.pairs, FEWEST_PAIRS, 64)
         if self.ranks is not None:
-            _within("ranks", self.ranks, 1, 1024)
+            _within(argument("ranks"), self.ranks, 1, 1024)
         if self.engine is not None:
-            _one_of("engine", self.engine, ENGINES)
+            _one_of(argument("engine"), self.engine, ENGINES)
         _one_of("mode", self.mode, ("threads", "inline"))
         for variant in self.variants or ():
             _one_of("variants", variant, VARIANTS)
@@ -72,7 +73,7 @@ class SmokeOptions:
 
 def _within(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise SmokeError(f"{name} is {value}; it takes {low} to {high}" + (", or 0" if name == "pairs" else ""))
+        raise SmokeError(f"{name} is {value}; it takes {low} to {high}" + (", or 0" if name.endswith("pairs") else ""))
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

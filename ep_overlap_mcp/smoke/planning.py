@@ -18,6 +18,7 @@ from ep_overlap_mcp.smoke.features import pass_on
 from ep_overlap_mcp.smoke.machine import look_around, on_installed_core
 from ep_overlap_mcp.smoke.memory import estimate_gib, refuse_if_too_big
 from ep_overlap_mcp.smoke.shapes import shrink
+from ep_overlap_mcp.surface import PROGRAM, argument, given, tool
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.results.check import CheckResult
@@ -123,8 +124,8 @@ def _variants(request: Request, options: SmokeOptions) -> tuple[str, ...]:
         return ("overlap_delay_wgrad",)
     if request.assume == "as_written" and not request.overlap_written:
         raise SmokeError(
-            'the configuration does not ask for EP overlap and is taken as written: take assume="overlap" or'
-            ' "overlap_delay_wgrad" to test it with overlap on'
+            "the configuration does not ask for EP overlap and is taken as written: take"
+            f" {given('assume', 'overlap')} or {given('assume', 'overlap_delay_wgrad')} to test it with overlap on"
         )
     return ("overlap",)
 
@@ -137,7 +138,8 @@ def _drafted(draft: Draft) -> int:
     except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
         raise SmokeError(
             f"the configuration cannot be shrunk to run here ({type(problem).__name__}: {problem}); this is a defect of"
-            " ep-overlap-mcp that is worth a report with the configuration. check_overlap_config judges it all the same"
+            f" {PROGRAM} that is worth a report with the configuration. {tool('check_overlap_config')} judges it all"
+            " the same"
         ) from problem
     return ranks
 
@@ -184,7 +186,8 @@ def _refusal(findings: list[str], machine: Machine) -> str:
     more = f"; and {len(findings) - SHOWN_FINDINGS} more" if len(findings) > SHOWN_FINDINGS else ""
     return (
         f"nothing was started: the configuration is invalid for megatron-core {machine.core.label}: {shown}{more}."
-        " propose_overlap_config gives the smallest change; force=true runs it all the same, to see Megatron fail"
+        f" {tool('propose_overlap_config')} gives the smallest change; {given('force')} runs it all the same, to"
+        " see Megatron fail"
     )
 
 
@@ -259,5 +262,5 @@ def _shown(
         memory_gib=round(memory_gib, 2),
         limit_s=options.limit_s,
         findings=findings,
-        next="start it: the same call without dry_run",
+        next=f"start it: the same call without {argument('dry_run')}",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ep_overlap_mcp.settings.moe_layers import moe_layers
 from ep_overlap_mcp.smoke.dispatchers import flex_stands_in
 from ep_overlap_mcp.smoke.errors import SmokeError
+from ep_overlap_mcp.surface import argument
 
 if TYPE_CHECKING:
     from ep_overlap_mcp.smoke.draft import Draft
@@ -106,7 +107,9 @@ def _most_ranks(machine: Machine, asked: int | None, *, least: int) -> int:
     """Ranks that may be started: as asked, else one a device, or `least` where ranks may share."""
     if asked is not None:
         if asked > machine.most_ranks:
-            raise SmokeError(f"ranks is {asked}; {machine.engine} takes at most {machine.most_ranks} here")
+            raise SmokeError(
+                f"{argument('ranks')} is {asked}; {machine.engine} takes at most {machine.most_ranks} here"
+            )
         return asked
     return max(machine.most_alone, min(least, machine.most_ranks))
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ep_overlap_mcp.smoke.errors import SmokeError
 from ep_overlap_mcp.smoke.processes import Identity
 from ep_overlap_mcp.smoke.run_folder import RunFolder
+from ep_overlap_mcp.surface import call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -215,8 +216,8 @@ class Store:
         run = holders[0]
         return (
             f"the {_shown(device_set)} is busy: smoke run {run.id} holds it for {run.elapsed_s:.0f} s of at most"
-            f' {run.limit_s:.0f} s. Follow it with get_smoke_run(id="{run.id}"), end it with'
-            f' cancel_smoke_run(id="{run.id}"), or wait'
+            f" {run.limit_s:.0f} s. Follow it with {call('get_smoke_run', id=run.id)}, end it with"
+            f" {call('cancel_smoke_run', id=run.id)}, or wait"
         )
 
     def _select(self, clause: str, *values: Any) -> list[Run]:

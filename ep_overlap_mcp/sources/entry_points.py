@@ -1,8 +1,8 @@
 """Programs that hand their arguments to Megatron-LM's parser: the model class of each, and what it writes itself.
 
 Source: NVIDIA/Megatron-LM@core_v0.16.1 pretrain_bert.py, pretrain_t5.py, pretrain_mamba.py, pretrain_vlm.py,
-pretrain_vision_*.py; @d98e8a64dd pretrain_hybrid.py and hybrid_builders.py. slime and miles:
-THUDM/slime@624b824a8 slime/backends/megatron_utils/arguments.py:78-92, 145-199; radixark/miles@31f1ca961
+pretrain_vision_*.py, train_rl.py, examples/*/train.py; @d98e8a64dd pretrain_hybrid.py and hybrid_builders.py. slime and
+miles: THUDM/slime@624b824a8 slime/backends/megatron_utils/arguments.py:78-92, 145-199; radixark/miles@31f1ca961
 miles/backends/megatron_utils/arguments.py:12-22 and miles/utils/arguments.py:2713-2720.
 """
 
@@ -28,6 +28,8 @@ _MODELS: Final = {
     "pretrain_vision_dino.py": "a vision transformer",
     "pretrain_vision_inpaint.py": "a vision transformer",
 }
+# Programs of Megatron-LM whose forward step takes no `return_schedule_plan`, in any release from 0.14 to 0.19.
+_NO_PLAN: Final = ("train_rl.py", "multimodal/train.py", "mimo/train.py", "modelopt/finetune.py")
 _ACTOR: Final = ("--actor-num-nodes", "--actor-num-gpus-per-node")
 _SLIME: Final = frozenset({"--rollout-batch-size", "--rollout-num-gpus", "--num-rollout", *_ACTOR})
 _STACKS: Final = re.compile(r"\b(?:mamba|hybrid)\w*_stack_spec\b")
@@ -39,8 +41,10 @@ def is_megatron_lm(program: str) -> bool:
 
 
 def read_model(program: str, flags: Iterable[Flag], reading: Reading, line: int | None) -> None:
-    """Add the model class that the program or `--spec` names, where it is none of GPT's."""
+    """Add the model class that the program or `--spec` names, where it is none of GPT's, and a step without a plan."""
     name = program.rpartition("/")[2]
+    if step := next((known for known in _NO_PLAN if f"/{program}".endswith(f"/{known}")), None):
+        reading.add("bridge.forward_step", step, line=line, text=name, derived_from=name)
     if name in _MODELS:
         reading.add("model.provider", _MODELS[name], line=line, text=name, derived_from=name)
     for flag in flags:

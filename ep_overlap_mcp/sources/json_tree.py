@@ -71,7 +71,7 @@ class _Scanner:
 
     def _string(self, at: int) -> tuple[str, int]:
         try:
-            value, end = scanstring(self._text, at + 1, False)  # noqa: FBT003
+            value, end = scanstring(self._text, at + 1, True)  # noqa: FBT003
         except JSONDecodeError as failure:
             raise self._error(failure.pos, failure.msg) from None
         return value, end

@@ -154,8 +154,12 @@ def read_launch(launch: Launch, kind: Kind, reading: Reading) -> None:
             reading.partial.append(f"`{launch.program}` has arguments and defaults of its own")
         if kind == "wrapper":
             reading.partial.append(f"`{launch.program}` adds options of its own; its text is not here")
-        for base in _base_files(flags, launch):
-            reading.partial.append(f"it starts from `{base}`, whose text is not here")
+        if reading.strict and (settings := next((flag for flag in flags if flag.name == "--yaml-cfg"), None)):
+            reading.partial.append(f"`{settings.text}` replaces every argument of the command; its text is not here")
+            flags, loose = [settings], []
+        else:
+            for base in _base_files(flags, launch):
+                reading.partial.append(f"it starts from `{base}`, whose text is not here")
         add_flags(flags, loose, reading)
         read_model(launch.program, flags, reading, launch.line)
         read_slime(flags, reading, launch.line)

@@ -66,7 +66,8 @@ def read_shell(text: str, file: str) -> list[Reading]:
     """
     source = Source.of((Piece(text, 0),))
     refuse_unreadable(source, file)
-    scope = Scope(variables=_directives(text))
+    given = _directives(text)
+    scope = Scope(variables=given, inherited=frozenset(given))
     lines = _Lines.of(text)
     try:
         run = walk(source, scope)

@@ -1,19 +1,28 @@
-"""Integer arithmetic of `$(( … ))` and `(( … ))` on known values."""
+"""Integer arithmetic of `$(( … ))` and `(( … ))` on known values, with the precedence and the numbers of the shell."""
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Value = Callable[[], int]  # computed only where `&&`, `||` and `?:` get to it
+
 _LIMIT: Final = 2**63
 _MAX_TEXT: Final = 500
+_MAX_DEPTH: Final = 50
 _ASSIGNMENT: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.*)", re.DOTALL)
 _STEP: Final = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*))\s*")
+_TOKEN: Final = re.compile(
+    r"\s*(?:(?P<number>\d[\w#@]*)|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<sign>\*\*|<<(?!=)|>>(?!=)|<=|>=|==|!=|&&|\|\||\+\+|--|[-+*/%<>&|^!~?:()]))"
+)
+_NUMBER: Final = re.compile(
+    r"0[xX](?P<hex>[\da-fA-F]+)|0(?P<octal>[0-7]*)|(?P<base>\d{1,2})#(?P<digits>[^\W_]+)|(?P<plain>[1-9]\d*)"
+)
 
 
 class UndecidedError(ValueError):
@@ -26,13 +35,7 @@ class UndecidedError(ValueError):
 
 def arithmetic(text: str, value_of: Callable[[str], str]) -> int:
     """The value of an expression; `value_of` gives a variable's text or raises UndecidedError."""
-    if len(text) > _MAX_TEXT:
-        raise UndecidedError
-    python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
-    try:
-        return _value(ast.parse(python or "0", mode="eval").body, value_of, 0)
-    except (SyntaxError, ValueError, MemoryError, RecursionError, ArithmeticError) as error:
-        raise error if isinstance(error, UndecidedError) else UndecidedError() from error
+    return _arithmetic(text, value_of, 0)
 
 
 def assignment(text: str) -> tuple[str, str] | None:
@@ -46,48 +49,119 @@ def assignment(text: str) -> tuple[str, str] | None:
     return None
 
 
-def _value(node: ast.expr, value_of: Callable[[str], str], depth: int) -> int:
-    if depth > 50:
+def _arithmetic(text: str, value_of: Callable[[str], str], depth: int) -> int:
+    if len(text) > _MAX_TEXT or depth > _MAX_DEPTH:
         raise UndecidedError
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return int(node.value)
-    if isinstance(node, ast.Name):
-        written = value_of(node.id).strip() or "0"
-        return int(written) if re.fullmatch(r"[-+]?\d{1,18}", written) else _named(written, value_of)
-    if isinstance(node, ast.UnaryOp):
-        return int(_UNARY[type(node.op)](_value(node.operand, value_of, depth + 1)))
-    if isinstance(node, ast.BoolOp):
-        return _logical(node, value_of, depth)
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE:
-        left, right = (_value(n, value_of, depth + 1) for n in (node.left, node.comparators[0]))
-        return int(_COMPARE[type(node.ops[0])](left, right))
-    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        left, right = (_value(n, value_of, depth + 1) for n in (node.left, node.right))
-        return _bounded(type(node.op), left, right)
-    raise UndecidedError
+    if not text.strip():
+        return 0
+    try:
+        return _Expression(_tokens(text), value_of, depth).value()
+    except (ArithmeticError, RecursionError) as error:
+        raise UndecidedError from error
 
 
-def _named(written: str, value_of: Callable[[str], str]) -> int:
-    """A variable may hold the name of another one, one level deep here."""
-    if not re.fullmatch(r"[A-Za-z_]\w*", written):
+def _tokens(text: str) -> list[str]:
+    found: list[str] = []
+    at, text = 0, text.rstrip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise UndecidedError
+        found.append(match[0].strip())
+        at = match.end()
+    return found
+
+
+class _Expression:
+    """One expression, read by precedence. A variable's text is an expression of its own, `depth` levels deep."""
+
+    def __init__(self, tokens: list[str], value_of: Callable[[str], str], depth: int) -> None:
+        self.tokens = tokens
+        self.value_of = value_of
+        self.depth = depth
+        self.at = 0
+
+    def value(self) -> int:
+        found = self._choice()
+        if self.at != len(self.tokens):
+            raise UndecidedError
+        return found()
+
+    def _next(self, *expected: str) -> str | None:
+        if self.at < len(self.tokens) and self.tokens[self.at] in expected:
+            self.at += 1
+            return self.tokens[self.at - 1]
+        return None
+
+    def _choice(self) -> Value:
+        condition = self._binary(0)
+        if not self._next("?"):
+            return condition
+        yes = self._choice()
+        if not self._next(":"):
+            raise UndecidedError
+        no = self._choice()
+        return lambda: yes() if condition() else no()
+
+    def _binary(self, level: int) -> Value:
+        if level == len(_LEVELS):
+            return self._power()
+        found = self._binary(level + 1)
+        while sign := self._next(*_LEVELS[level]):
+            found = _combined(sign, found, self._binary(level + 1))
+        return found
+
+    def _power(self) -> Value:
+        base = self._unary()
+        if not self._next("**"):
+            return base
+        return _combined("**", base, self._power())
+
+    def _unary(self) -> Value:
+        sign = self._next(*_UNARY)
+        if sign is None:
+            return self._operand()
+        operand = self._unary()
+        return lambda: int(_UNARY[sign](operand()))
+
+    def _operand(self) -> Value:
+        if self._next("("):
+            inner = self._choice()
+            if not self._next(")"):
+                raise UndecidedError
+            return inner
+        token = self.tokens[self.at] if self.at < len(self.tokens) else ""
+        self.at += 1
+        if token[:1].isdigit():
+            return lambda: _number(token)
+        if not token.isidentifier():
+            raise UndecidedError
+        return lambda: _arithmetic(self.value_of(token), self.value_of, self.depth + 1)
+
+
+def _number(token: str) -> int:
+    """`12`, the octal `014`, `0xC` and `16#C`."""
+    found = _NUMBER.fullmatch(token)
+    if found is None:
         raise UndecidedError
-    return int(value_of(written).strip() or "0")
+    try:
+        if found["digits"] is not None:
+            return int(found["digits"], int(found["base"]))
+        value = int(found["hex"] or "0", 16) or int(found["octal"] or "0", 8) or int(found["plain"] or "0")
+    except ValueError as error:
+        raise UndecidedError from error
+    return _bounded(value)
 
 
-def _logical(node: ast.BoolOp, value_of: Callable[[str], str], depth: int) -> int:
-    stops_at = isinstance(node.op, ast.Or)
-    for operand in node.values:
-        if bool(_value(operand, value_of, depth + 1)) is stops_at:
-            return int(stops_at)
-    return int(not stops_at)
+def _combined(sign: str, left: Value, right: Value) -> Value:
+    if sign == "&&":
+        return lambda: int(bool(left()) and bool(right()))
+    if sign == "||":
+        return lambda: int(bool(left()) or bool(right()))
+    return lambda: _bounded(_BINARY[sign](left(), right()))
 
 
-def _bounded(kind: type[ast.operator], left: int, right: int) -> int:
-    if kind is ast.Pow and not 0 <= right <= 62:
-        raise UndecidedError
-    if kind in (ast.LShift, ast.RShift) and not 0 <= right <= 62:
-        raise UndecidedError
-    value = _BINARY[kind](left, right)
+def _bounded(value: int) -> int:
     if abs(value) >= _LIMIT:
         raise UndecidedError
     return int(value)
@@ -99,30 +173,43 @@ def _quotient(left: int, right: int) -> int:
     return quotient if (left < 0) is (right < 0) else -quotient
 
 
-_BINARY: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: _quotient,
-    ast.Mod: lambda left, right: left - right * _quotient(left, right),
-    ast.Pow: operator.pow,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
+def _few(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    """Powers and shifts by what the shell's integers have room for."""
+
+    def bounded(left: int, right: int) -> int:
+        if not 0 <= right <= 62:
+            raise UndecidedError
+        return function(left, right)
+
+    return bounded
+
+
+_LEVELS: Final = (
+    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"),
+    ("*", "/", "%"),
+)  # fmt: skip
+_BINARY: Final[dict[str, Callable[[int, int], int]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _quotient,
+    "%": lambda left, right: left - right * _quotient(left, right),
+    "**": _few(operator.pow),
+    "<<": _few(operator.lshift),
+    ">>": _few(operator.rshift),
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
-_COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_UNARY: Final[dict[type[ast.unaryop], Callable[[Any], Any]]] = {
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-    ast.Not: operator.not_,
-    ast.Invert: operator.invert,
+_UNARY: Final[dict[str, Callable[[int], int]]] = {
+    "+": operator.pos,
+    "-": operator.neg,
+    "!": operator.not_,
+    "~": operator.invert,
 }

@@ -5,22 +5,23 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from ep_overlap_mcp.sources.shell_arithmetic import UndecidedError, arithmetic
+from ep_overlap_mcp.sources.shell_patterns import glued, holds_expression, matches, pattern
 from ep_overlap_mcp.sources.shell_scope import text_of, unresolved_in
 from ep_overlap_mcp.sources.shell_words import Expander
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tree_sitter import Node
 
-    from ep_overlap_mcp.sources.shell_scope import Scope
+    from ep_overlap_mcp.sources.shell_scope import Pieces, Scope
     from ep_overlap_mcp.sources.shell_syntax import Source
 
 _NESTS: Final = {"unary_expression", "binary_expression", "parenthesized_expression"}
+_SIGNS: Final = {"-", "--", "+", "++", "~"}
 _NUMBERS: Final[dict[str, Callable[[int, int], bool]]] = {
     "-eq": operator.eq,
     "-ne": operator.ne,
@@ -51,8 +52,15 @@ class Decision:
 
 @dataclass(frozen=True)
 class _Operand:
-    text: str
-    causes: tuple[str, ...]
+    pieces: Pieces
+
+    @property
+    def text(self) -> str:
+        return text_of(self.pieces)
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        return tuple(unresolved_in(self.pieces))
 
 
 UNDECIDED: Final = Decision(None)
@@ -72,7 +80,8 @@ def decide(node: Node, source: Source, scope: Scope) -> Decision:
     if kind == "test_command" and node.children[0].type == "((":
         return _number(node, expander)
     if kind == "test_command":
-        return _Test(_tokens(node.children[1:-1], expander)).decision()
+        extended = node.children[0].type == "[["
+        return _Test(_tokens(node.children[1:-1], expander), expander if extended else None).decision()
     if kind == "command":
         return _command(node, expander)
     return UNDECIDED
@@ -112,7 +121,7 @@ def _arm(children: list[Node]) -> tuple[list[Node], list[Node]]:
 
 
 def _command(node: Node, expander: Expander) -> Decision:
-    words = [_Operand(text_of(w), tuple(unresolved_in(w))) for w in expander.words(node.named_children)]
+    words = [_Operand(w) for w in expander.words(node.named_children)]
     name = words[0].text if words else ""
     if name in ("true", ":", "false"):
         return Decision(name != "false")
@@ -133,23 +142,34 @@ def _number(node: Node, expander: Expander) -> Decision:
 def _tokens(nodes: list[Node], expander: Expander) -> list[str | _Operand]:
     """The words of a test in order: the grammar nests them without regard to precedence."""
     found: list[str | _Operand] = []
-    for node in nodes:
-        written = expander.source.written(node)
-        if node.type in _NESTS:
-            found += _tokens(node.children, expander)
-        elif written in _OPERATORS and node.child_count == 0:
+    for group in glued([leaf for node in nodes for leaf in _leaves(node)]):
+        written = expander.source.written(group[0])
+        if len(group) == 1 and written in _OPERATORS and group[0].child_count == 0:
             found.append(written)
+        elif len(group) == 1 and group[0].type == "unary_expression":  # the word `--flag`, to the grammar
+            start, stop = expander.source.start(group[0]), expander.source.stop(group[0])
+            inner = expander.between(group[0].children[1:], start, stop, quoted=False)
+            found.append(_Operand(tuple(piece for piece in inner if piece is not None)))
         else:
-            pieces = expander.value(node)
-            found.append(_Operand(text_of(pieces), tuple(unresolved_in(pieces))))
+            found.append(_Operand(pattern(group, expander)))
     return found
 
 
-class _Test:
-    """`[ … ]`, `[[ … ]]` and `test …`, read by precedence."""
+def _leaves(node: Node) -> Iterator[Node]:
+    """The words and signs that the grammar nests."""
+    if node.type in _NESTS and not (node.type == "unary_expression" and node.children[0].type in _SIGNS):
+        for child in node.children:
+            yield from _leaves(child)
+    else:
+        yield node
 
-    def __init__(self, tokens: list[str | _Operand]) -> None:
+
+class _Test:
+    """`[ … ]`, `[[ … ]]` and `test …`, read by precedence; only `[[` has patterns and calculates, with the expander."""
+
+    def __init__(self, tokens: list[str | _Operand], expander: Expander | None = None) -> None:
         self.tokens = tokens
+        self.expander = expander
         self.at = 0
 
     def decision(self) -> Decision:
@@ -188,7 +208,7 @@ class _Test:
             left, sign, right = rest
             if isinstance(left, _Operand) and isinstance(right, _Operand):
                 self.at += 3
-                return _compared(left, str(sign), right)
+                return _compared(left, str(sign), right, self.expander)
         if len(rest) >= 2 and isinstance(rest[0], _Operand) and re.fullmatch(r"-[a-zA-Z]", rest[0].text):
             subject = rest[1]
             if isinstance(subject, _Operand):
@@ -210,27 +230,31 @@ def _unary(sign: str, subject: _Operand) -> Decision:
     return Decision((subject.text == "") is (sign == "-z"))
 
 
-def _compared(left: _Operand, sign: str, right: _Operand) -> Decision:
+def _compared(left: _Operand, sign: str, right: _Operand, expander: Expander | None) -> Decision:
     causes = (*left.causes, *right.causes)
     if causes:
         empty = sign in ("=", "==") and right.text == "" and len(left.causes) == 1
         return Decision(None, causes, absent=left.causes[0] if empty else None)
     if sign in _NUMBERS:
-        numbers = [int(o.text or "0") for o in (left, right) if re.fullmatch(r"[-+]?\d{0,18}", o.text.strip())]
-        return Decision(_NUMBERS[sign](*numbers)) if len(numbers) == 2 else UNDECIDED
+        return _numbers_compared(left.text, sign, right.text, expander)
     if sign in ("<", ">"):
         return Decision(left.text < right.text if sign == "<" else left.text > right.text)
     if sign == "=~":
-        return _matched(left.text, right.text)
-    same = left.text == right.text or (right.text.count("*") <= 4 and fnmatchcase(left.text, right.text))
-    return Decision(same is (sign != "!="))
+        return Decision(holds_expression(left.text, right.pieces))
+    same = left.text == right.text if expander is None else matches(left.text, right.pieces)
+    return Decision(same) if sign != "!=" else Decision(same).negated()
 
 
-def _matched(text: str, pattern: str) -> Decision:
-    """Only patterns of plain characters, anchors and `|`: others are not worth the risk of a runaway match."""
-    if not re.fullmatch(r"[\w ^$|.-]{1,100}", pattern.replace("()", "")):
-        return UNDECIDED
-    return Decision(re.search(pattern, text[:1000]) is not None)
+def _numbers_compared(left: str, sign: str, right: str, expander: Expander | None) -> Decision:
+    if expander is not None:
+        try:
+            return Decision(_NUMBERS[sign](*(arithmetic(text, expander.integer) for text in (left, right))))
+        except UndecidedError as undecided:
+            return Decision(None, undecided.names)
+    numbers = [int(text) for text in (left, right) if re.fullmatch(r"[-+]?\d{1,18}", text.strip())]
+    if len(numbers) == 2:
+        return Decision(_NUMBERS[sign](*numbers))
+    return UNDECIDED if left and right else Decision(holds=False)  # `[ "" -eq 1 ]` is an error
 
 
 def _both(left: Decision, right: Decision) -> Decision:

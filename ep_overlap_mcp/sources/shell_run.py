@@ -6,23 +6,27 @@ some of them add stay in the command, marked with the variable that decides.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import re
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from ep_overlap_mcp.sources.shell_arithmetic import UndecidedError, arithmetic
-from ep_overlap_mcp.sources.shell_assignments import assign, assign_number, declare, formatted, read_in, unset
-from ep_overlap_mcp.sources.shell_conditions import UNDECIDED, Decision, arms, decide, is_test
-from ep_overlap_mcp.sources.shell_scope import (
-    Pieces,
-    Scalar,
-    Scope,
-    merge,
-    scalar_of,
-    text_of,
-    unresolved_in,
+from ep_overlap_mcp.sources.shell_arguments import set_options, shift
+from ep_overlap_mcp.sources.shell_assignments import (
+    assign,
+    assign_number,
+    declare,
+    evaluated,
+    formatted,
+    read_in,
+    unset,
 )
+from ep_overlap_mcp.sources.shell_cases import case
+from ep_overlap_mcp.sources.shell_conditions import UNDECIDED, Decision, arms, decide, is_test
+from ep_overlap_mcp.sources.shell_leaving import LeaveError, Left
+from ep_overlap_mcp.sources.shell_loops import counted, for_, while_
+from ep_overlap_mcp.sources.shell_merge import joined, merge
+from ep_overlap_mcp.sources.shell_scope import Pieces, Scalar, Scope, scalar_of, text_of
 from ep_overlap_mcp.sources.shell_syntax import Source, Unquoted
 from ep_overlap_mcp.sources.shell_words import Expander, heredoc
 from ep_overlap_mcp.sources.words import Piece
@@ -32,13 +36,13 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
+    from ep_overlap_mcp.sources.shell_leaving import Way
+
 _MAX_DEPTH: Final = 12
-_MAX_ROUNDS: Final = 32
-_MAX_COUNT: Final = 512
-_MAX_NAMES: Final = 8
 MAX_STEPS: Final = 20_000
 _SHELLS: Final = {"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash"}
 _PRINTS: Final = {"echo", "printf"}
+_AMPERSAND: Final = re.compile(r"[ \t]*&(?![&>])")
 _SKIPPED: Final = {"comment", "function_definition", "heredoc_body"}
 
 
@@ -75,19 +79,10 @@ class Run:
         return self.steps <= MAX_STEPS
 
 
-class _LeaveError(Exception):
-    """The script or function ends here. `failed` marks an exit that reports a mistake of the caller."""
-
-    def __init__(self, *, failed: bool, function: bool) -> None:
-        super().__init__()
-        self.failed = failed
-        self.function = function
-
-
 def walk(source: Source, scope: Scope) -> Run:
     """Follow a script from its first to its last line; `scope` ends as the script leaves it."""
     run = Run()
-    _Walker(source, scope, run).script()
+    Walker(source, scope, run).script()
     return run
 
 
@@ -95,13 +90,12 @@ def walk_functions(scope: Scope) -> Run:
     """Follow the functions that a script defines, for one that calls them in a way that the text does not show."""
     run = Run()
     for source, body in scope.functions.values():
-        walker = _Walker(source, scope.branch(), run)
-        with suppress(_LeaveError):
-            walker.statements([body])
+        with suppress(LeaveError):
+            Walker(source, scope.branch(), run).to_end([body])
     return run
 
 
-class _Walker:
+class Walker:
     """One source, one scope; nested scripts get a walker of their own."""
 
     def __init__(
@@ -112,48 +106,92 @@ class _Walker:
         self.run = run
         self.depth = depth
         self.launcher = launcher
+        self.left: list[Left] = []
+        self.loops = 0
 
     @property
     def expander(self) -> Expander:
+        """What expands the words of this source on what is known now."""
         return Expander(self.source, self.scope)
 
     def script(self) -> None:
+        """Follow the whole source. A branch that may end it is an exit, or the guard of a file that was sourced."""
         self.run.unquoted += [(found, self.depth > 0) for found in self.source.unquoted()]
-        with suppress(_LeaveError):
-            self.statements(self.source.root.children)
+        with suppress(LeaveError):
+            self.to_end(self.source.root.children, returns=False)
+
+    def to_end(self, nodes: Sequence[Node], *, returns: bool = True) -> None:
+        """Follow a function: its branches that may have returned before its end count too."""
+        before = self.scope.copy()
+        ends = [self.scope]
+        try:
+            self.statements(nodes)
+        except LeaveError as leave:
+            if leave.way == "exit":
+                raise
+            ends = [self.scope] if leave.way != "all" else []
+        if self.left and (returns or not ends):
+            ends = [*(scope.copy() for scope in ends), *(left.scope for left in self.left)]
+            self.scope.become(joined(before, ends, self.left[0].cause))
 
     def statements(self, nodes: Sequence[Node]) -> None:
+        """Follow some statements, unless the script takes too many steps."""
         for node in nodes:
             self.run.steps += 1
             if self.run.steps > MAX_STEPS:
                 return
-            visit = _VISITS.get(node.type)
-            if visit is not None:
-                visit(self, node)
-            elif node.is_named and node.type not in _SKIPPED:
-                self.statements(node.named_children)
+            if self._in_background(node):
+                with self._process():
+                    self._statement(node)
+            else:
+                self._statement(node)
+
+    def _statement(self, node: Node) -> None:
+        visit = self._visits.get(node.type)
+        if visit is not None:
+            visit(self, node)
+        elif node.is_named and node.type not in _SKIPPED:
+            self.statements(node.named_children)
+
+    def _in_background(self, node: Node) -> bool:
+        """Whether `&` follows."""
+        text, stop = self.source.text, self.source.stop(node)
+        return node.is_named and _AMPERSAND.match(text, stop) is not None
+
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """Follow statements once more, whose commands and parts are noted already."""
+        run = self.run
+        self.run = Run(steps=run.steps)
+        try:
+            yield
+        finally:
+            run.steps = self.run.steps
+            self.run = run
 
     # assignments
 
-    def assignment(self, node: Node) -> None:
+    def _assignment(self, node: Node) -> None:
         assign(node, self.expander)
 
-    def declaration(self, node: Node) -> None:
+    def _declaration(self, node: Node) -> None:
         declare(node, self.expander)
 
-    def unset(self, node: Node) -> None:
+    def _unset(self, node: Node) -> None:
         unset(node, self.expander)
 
-    def _arithmetic_assignment(self, text: str) -> None:
-        assign_number(text, self.expander)
+    def calculate(self, text: str) -> None:
+        """The assignments between double parentheses."""
+        for part in text.split(","):
+            assign_number(part, self.expander)
 
     # control flow
 
-    def if_(self, node: Node) -> None:
+    def _if(self, node: Node) -> None:
         conditions, otherwise = arms(node)
         undecided: list[tuple[Decision, Sequence[Node]]] = []
         for condition, body in conditions:
-            self._decided(condition)  # a command may stand there, or an assignment by default
+            self.decided(condition)  # a command may stand there, or an assignment by default
             decision = decide(condition[-1], self.source, self.scope) if condition else UNDECIDED
             if decision.holds:
                 otherwise = body
@@ -161,140 +199,46 @@ class _Walker:
             if decision.holds is None:
                 undecided.append((decision, body))
         if not undecided:
-            self._decided(otherwise)
+            self.decided(otherwise)
             return
         causes = tuple(name for decision, _ in undecided for name in decision.causes)
         absent = undecided[0][0].absent if len(undecided) == 1 else None
-        self._branches([*(body for _, body in undecided), otherwise], causes, absent)
+        self.branches([*(body for _, body in undecided), otherwise], causes, absent)
 
-    def _decided(self, body: Sequence[Node]) -> None:
+    def decided(self, body: Sequence[Node]) -> None:
         """A branch that ends in a failing exit is the script's complaint about its caller: it did not happen."""
         kept = self.scope.branch()
         try:
             self.statements(body)
-        except _LeaveError as leave:
+        except LeaveError as leave:
             if not leave.failed:
                 raise
-            self.scope.variables, self.scope.exported = kept.variables, kept.exported
+            self.scope.become(kept)
 
-    def _branches(self, bodies: list[Sequence[Node]], causes: tuple[str, ...], absent: str | None) -> None:
+    def branches(self, bodies: list[Sequence[Node]], causes: tuple[str, ...], absent: str | None) -> None:
         """Follow several branches, of which one runs, and keep what they agree on."""
-        before = self.scope
+        before, waiting = self.scope, len(self.left)
+        cause = causes[0] if causes else "a condition"
         after: list[Scope] = []
         for body in bodies:
             self.scope = before.branch()
             try:
                 self.statements(body)
-            except _LeaveError as leave:
-                if not leave.failed and not leave.function:
-                    continue
-                if leave.failed:
-                    continue
-            after.append(self.scope)
+                after.append(self.scope)
+            except LeaveError as leave:
+                if leave.way not in ("exit", "all"):
+                    self.left.append(Left(leave.way, leave.loops, self.scope, cause))
         self.scope = before
+        if not after and len(self.left) > waiting:
+            raise LeaveError("all")
         if after:
             default = after[0].variables.get(absent) if absent else None
-            merge(before, after, causes[0] if causes else "a condition")
+            merge(before, after, cause)
             if absent and default is not None and absent not in after[-1].variables:
                 before.variables[absent] = default
 
-    def case(self, node: Node) -> None:
-        items = [child for child in node.named_children if child.type == "case_item"]
-        subject = self.expander.value(next(iter(node.named_children), None))
-        bodies = [(self._patterns(item), _body(item)) for item in items]
-        if causes := unresolved_in(subject):
-            rest: list[Sequence[Node]] = [] if any("*" in p for p, _ in bodies) else [[]]
-            self._branches([*(body for _, body in bodies), *rest], tuple(causes), None)
-            return
-        text = text_of(subject)
-        for patterns, body in bodies:
-            if any(fnmatchcase(text, p) for p in patterns if p.count("*") <= 4):
-                self._decided(body)
-                return
-
-    def _patterns(self, item: Node) -> list[str]:
-        found = []
-        for child in item.children:
-            if child.type == ")":
-                break
-            if child.type not in ("|", "("):
-                found.append(text_of(self.expander.value(child)))
-        return found
-
-    def for_(self, node: Node) -> None:
-        name = self.source.written(node.named_children[0])
-        body = [child for child in node.named_children if child.type in ("do_group", "compound_statement")]
-        lists = [c for c in node.named_children[1:] if c.type not in ("do_group", "comment", "ERROR")]
-        if self.scope.arguments is None and self._over_own_arguments(node, lists):
-            self._not_followed(node, body)
-        values = self.expander.words(lists)
-        open_ended = any(unresolved_in(v) for v in values) or len(values) > _MAX_ROUNDS
-        if node.children[0].type == "select" or open_ended:
-            values = [(Piece(f"${{{name}}}", unresolved=name),)]
-        for value in values:
-            self.scope.variables[name] = Scalar(value)
-            self._loop_body(body)
-
-    def _over_own_arguments(self, node: Node, lists: Sequence[Node]) -> bool:
-        """`for a in "$@"`, or `for a` without a list, which means the same."""
-        if not lists:
-            return not any(child.type in ("in", "ERROR") for child in node.children)
-        return any(name in self.source.written(n) for n in lists for name in ("$@", "${@", "$*", "${*"))
-
-    def _not_followed(self, node: Node, body: Sequence[Node]) -> None:
-        """A loop over the script's own arguments, of which there are none: what it would set is said."""
-        names = list(dict.fromkeys(_targets(body, self.source)))
-        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        could = ", ".join(f"`{name}`" for name in names[:_MAX_NAMES]) + more if names else "no variable"
-        head = self.source.text[self.source.start(node) :].partition("\n")[0].partition(" do")[0].rstrip(" ;")
-        why = (
-            f"a loop over the script's own arguments; the script is judged as called without any (it could set {could})"
-        )
-        self.run.unread.append((head, self.source.place(node), why))
-
-    def counted(self, node: Node) -> None:
-        """`for ((i=0; i<n; i++))` with known bounds is followed; else the counter is unknown."""
-        first, condition, step = (part.strip() for part in self._header(node))
-        body = [c for c in node.named_children if c.type in ("do_group", "compound_statement")]
-        self._arithmetic_assignment(first)
-        try:
-            for _ in range(_MAX_COUNT):
-                if not arithmetic(condition.replace("$", ""), self.expander.integer):
-                    return
-                self._loop_body(body)
-                self._arithmetic_assignment(step)
-        except UndecidedError:
-            self._loop_body(body)
-
-    def _header(self, node: Node) -> list[str]:
-        """The three parts between the double parentheses."""
-        opened, closed = (next((c for c in node.children if c.type == t), node) for t in ("((", "))"))
-        parts = self.source.text[self.source.stop(opened) : self.source.start(closed)].split(";")
-        return [*parts, "", "", ""][:3]
-
-    def while_(self, node: Node) -> None:
-        """A loop over the script's own arguments has none to read; any other may run or not."""
-        condition = node.named_children[0]
-        written = self.source.written(condition)
-        if self.scope.arguments is None and any(s in written for s in ("$#", "getopts", "$1", "${1")):
-            self._not_followed(node, node.named_children[1:])
-            return
-        if node.children[0].type == "until":
-            self._loop_body(node.named_children[1:])
-            return
-        decision = decide(condition, self.source, self.scope)
-        if decision.holds is not False:
-            self._branches([node.named_children[1:], []], decision.causes, None)
-
-    def _loop_body(self, body: Sequence[Node]) -> None:
-        try:
-            self.statements(body)
-        except _LeaveError as leave:
-            if not leave.failed:
-                raise
-
-    def and_or(self, node: Node) -> None:
-        """`a && b` and `a || b`; a command that is no test is taken to succeed."""
+    def _and_or(self, node: Node) -> None:
+        """`a && b` and `a || b`; a command that is neither a test nor a function is taken to succeed."""
         if len(node.named_children) < 2:
             self.statements(node.named_children)
             return
@@ -303,43 +247,59 @@ class _Walker:
         decision = decide(left, self.source, self.scope) if is_test(left) else Decision(holds=True)
         if not is_test(left):
             self.statements([left])
+            if self._is_function(left):
+                decision = UNDECIDED
             if left.type == "list" and sign == "||" and is_test(left.named_children[0]):
                 decision = decide(left.named_children[0], self.source, self.scope)
         if decision.holds is None:
             absent = decision.absent if sign == "&&" else None
-            self._branches([[right], []], decision.causes, absent)
+            self.branches([[right], []], decision.causes, absent)
         elif decision.holds is (sign == "&&"):
-            self._decided([right])
+            self.decided([right])
 
-    def subshell(self, node: Node) -> None:
-        before = self.scope
+    def _subshell(self, node: Node) -> None:
+        with self._process():
+            self.statements(node.named_children)
+
+    def _pipeline(self, node: Node) -> None:
+        for part in node.named_children:
+            with self._process():
+                self._statement(part)
+
+    @contextmanager
+    def _process(self) -> Iterator[None]:
+        """A process of its own: what is assigned in it does not stay, and only it ends by an `exit`."""
+        before, waiting = self.scope, len(self.left)
         self.scope = before.branch()
         try:
-            self.statements(node.named_children)
-        except _LeaveError:
-            pass
+            with suppress(LeaveError):
+                yield
         finally:
             self.scope = before
+            del self.left[waiting:]
 
-    def function(self, node: Node) -> None:
+    def _is_function(self, node: Node) -> bool:
+        name = node.child_by_field_name("name") if node.type == "command" else None
+        return name is not None and self.source.written(name) in self.scope.functions
+
+    def _function(self, node: Node) -> None:
         named = node.named_children
         if len(named) > 1:
             self.scope.functions[self.source.written(named[0])] = (self.source, named[-1])
 
-    def compound(self, node: Node) -> None:
+    def _compound(self, node: Node) -> None:
         if not node.children or node.children[0].type != "((":
             self.statements(node.named_children)
             return
         start, stop = self.source.start(node) + 2, self.source.stop(node) - 2
-        for part in self.source.text[start:stop].split(","):
-            self._arithmetic_assignment(part)
+        self.calculate(self.source.text[start:stop])
 
     # commands
 
-    def command(self, node: Node) -> None:
+    def _command(self, node: Node) -> None:
         self._start(node, None)
 
-    def redirected(self, node: Node) -> None:
+    def _redirected(self, node: Node) -> None:
         """A here-document is the input of its command: a script for a shell, text for anything else."""
         body = node.child_by_field_name("body") or (node.named_children[0] if node.named_children else None)
         if body is None or body.type != "command" or heredoc(node) is None:
@@ -348,7 +308,7 @@ class _Walker:
         self._start(body, node)
 
     def _start(self, node: Node, redirected: Node | None) -> None:
-        prefix = [child for child in node.children if child.type == "variable_assignment"]
+        prefix = _prefix(node)
         arguments = [
             child
             for child in node.named_children
@@ -383,7 +343,7 @@ class _Walker:
             self.scope.variables[text_of(words[-1])] = Scalar(text)
             return True
         if name in _SHELLS or name in ("sbatch", "ssh", "srun") or (name in ("cat", "tee") and ".s" in written):
-            self._nested(text, self.scope.branch())
+            self._nested(text, self.scope.child(closed=not self.run.sourced))
             return True
         return False
 
@@ -394,32 +354,45 @@ class _Walker:
             self._nested(_spaced(words[1:]), self.scope)
         elif name in ("exit", "return"):
             status = text_of(words[1]) if len(words) > 1 else "0"
-            raise _LeaveError(failed=status != "0" and name == "exit", function=name == "return")
+            raise LeaveError("exit" if name == "exit" else "return", failed=status != "0" and name == "exit")
+        elif name in ("break", "continue"):
+            self._leave_loops("break" if name == "break" else "continue", words[1:])
+        elif name == "set":
+            set_options(words[1:], self.scope)
+        elif name == "shift":
+            shift(words[1:], self.scope)
         elif name in ("read", "mapfile", "readarray"):
             read_in(words, node, self.expander)
         elif name == "printf" and len(words) > 3 and text_of(words[1]) == "-v":
             self.scope.variables[text_of(words[2])] = Scalar(formatted(words[3], words[4:]))
         elif name == "let":
             for word in words[1:]:
-                self._arithmetic_assignment(text_of(word))
+                self.calculate(text_of(word))
         elif name in self.scope.functions and self.depth < _MAX_DEPTH:
-            self._call(name, words)
-        elif name not in ("set", "shift", "echo", "printf", "cd", "mkdir", "trap", "shopt", "ulimit"):
+            self._call(name, words, node)
+        elif name not in ("echo", "printf", "cd", "mkdir", "trap", "shopt", "ulimit"):
             return False
         return True
 
-    def _call(self, name: str, words: list[Pieces]) -> None:
+    def _leave_loops(self, way: Way, words: list[Pieces]) -> None:
+        """`break` and `continue`, which mean nothing outside a loop; of how many where nobody knows, of one."""
+        count = text_of(words[0]) if words else "1"
+        if self.loops:
+            raise LeaveError(way, loops=min(int(count) if count.isdigit() else 1, self.loops))
+
+    def _call(self, name: str, words: list[Pieces], node: Node) -> None:
         source, body = self.scope.functions[name]
-        before = self.scope.arguments
-        self.scope.arguments = tuple(words[1:])
-        walker = _Walker(source, self.scope, self.run, self.depth + 1, self.launcher)
+        caller = self.scope.arguments
+        self.scope.enter(tuple(words[1:]))
         try:
-            walker.statements([body])
-        except _LeaveError as leave:
-            if not leave.function:
-                raise
+            for assignment in _prefix(node):
+                variable, value = evaluated(assignment, self.expander)
+                self.scope.own(variable)
+                self.scope.variables[variable] = value
+                self.scope.exported[variable] = self.source.place(assignment)
+            Walker(source, self.scope, self.run, self.depth + 1, self.launcher).to_end([body])
         finally:
-            self.scope.arguments = before
+            self.scope.leave(caller)
 
     def _external(self, words: list[Pieces], prefix: list[Node], node: Node) -> None:
         environment = self._environment()
@@ -431,10 +404,11 @@ class _Walker:
             environment.update({n: (scalar_of(own.variables.get(n)), place) for n in names})
         inline = _inline_script(words)
         if inline is not None and self.depth < _MAX_DEPTH:
-            own = self.scope.branch()
+            own = self.scope.child(closed=not self.run.sourced)
             own.variables.update({n: None if p is None else Scalar(p) for n, (p, _) in environment.items()})
             own.exported.update({n: place for n, (_, place) in environment.items()})
             shell, script = inline
+            own.arguments = tuple(words[script + 2 :])
             self._nested(words[script], own, (*self.launcher, *words[:shell]))
             return
         command = Command((*self.launcher, *words), self.source.place(node), environment)
@@ -447,40 +421,31 @@ class _Walker:
     def _nested(self, text: Pieces, scope: Scope, launcher: tuple[Pieces, ...] | None = None) -> None:
         if self.depth < _MAX_DEPTH and text:
             words = self.launcher if launcher is None else launcher
-            _Walker(Source.of(text), scope, self.run, self.depth + 1, words).script()
+            Walker(Source.of(text), scope, self.run, self.depth + 1, words).script()
+
+    _visits: ClassVar[dict[str, Callable[[Walker, Node], object]]] = {
+        "variable_assignment": _assignment,
+        "declaration_command": _declaration,
+        "unset_command": _unset,
+        "if_statement": _if,
+        "case_statement": case,
+        "for_statement": for_,
+        "c_style_for_statement": counted,
+        "while_statement": while_,
+        "list": _and_or,
+        "subshell": _subshell,
+        "pipeline": _pipeline,
+        "function_definition": _function,
+        "compound_statement": _compound,
+        "test_command": lambda _walker, _node: None,
+        "command": _command,
+        "redirected_statement": _redirected,
+    }
 
 
-_VISITS: Final[dict[str, Callable[[_Walker, Node], object]]] = {
-    "variable_assignment": _Walker.assignment,
-    "declaration_command": _Walker.declaration,
-    "unset_command": _Walker.unset,
-    "if_statement": _Walker.if_,
-    "case_statement": _Walker.case,
-    "for_statement": _Walker.for_,
-    "c_style_for_statement": _Walker.counted,
-    "while_statement": _Walker.while_,
-    "list": _Walker.and_or,
-    "subshell": _Walker.subshell,
-    "function_definition": _Walker.function,
-    "compound_statement": _Walker.compound,
-    "test_command": lambda _walker, _node: None,
-    "command": _Walker.command,
-    "redirected_statement": _Walker.redirected,
-}
-
-
-def _targets(nodes: Sequence[Node], source: Source) -> Iterator[str]:
-    """The variables that some statements assign, in order."""
-    for node in nodes:
-        if node.type == "variable_assignment":
-            target = node.children[0]
-            yield source.written(target if target.type != "subscript" else target.children[0])
-        yield from _targets(node.named_children, source)
-
-
-def _body(item: Node) -> list[Node]:
-    at = next((i for i, child in enumerate(item.children) if child.type == ")"), 0)
-    return item.children[at + 1 :]
+def _prefix(node: Node) -> list[Node]:
+    """The assignments before a command."""
+    return [child for child in node.children if child.type == "variable_assignment"]
 
 
 def _inline_script(words: Sequence[Pieces]) -> tuple[int, int] | None:

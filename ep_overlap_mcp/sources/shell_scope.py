@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ep_overlap_mcp.sources.reading import CUT_DOWN, UnreadableError
 from ep_overlap_mcp.sources.words import Piece
@@ -20,6 +20,8 @@ Pieces = tuple[Piece, ...]
 Atoms = list["Piece | None"]  # None ends a word, as between the elements of an array
 
 _BUDGET: Final = 2_000_000
+_V = TypeVar("_V")
+UNKNOWN_ARGUMENTS: Final[tuple[Pieces, ...]] = ((Piece("$@", unresolved="@"),),)
 
 
 @dataclass(frozen=True)
@@ -44,28 +46,121 @@ class Array:
 Value = Scalar | Array
 
 
+class Trait(NamedTuple):
+    """What `declare -i`, `-l`, `-u` and `-n` say of a variable; `refers` is the one that it stands for."""
+
+    letters: str = ""
+    refers: str | None = None
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A variable of the caller behind a local one of the same name; `known` is false where the text sets none."""
+
+    known: bool
+    value: Value | None
+    exported: bool
+    place: int | None
+    trait: Trait | None
+
+
+Frame = dict[str, Saved]
+
+
 @dataclass
 class Scope:
     """What is known at one point of a script. A variable that maps to None is unset by the text itself.
 
-    `exported` maps the names that commands inherit, or that the text unsets, to where it says so. `arguments` are
-    those of the function that runs; None stands for the script's own, which nobody knows. `used` are the variables
-    that went into a word or into the value of another one.
+    `exported` maps the names that commands inherit, or that the text unsets, to where it says so; `exports` says that
+    `set -a` exports all that is assigned, `inherited` are names that the environment of the job has. `arguments` are
+    those of the function that runs or of `set --`; None stands for the script's own, which nobody knows. `frames` are
+    the functions that run, the innermost last, each with what its locals hide. `used` are the variables that went into
+    a word or into the value of another one.
     """
 
     variables: dict[str, Value | None] = field(default_factory=dict)
     exported: dict[str, int | None] = field(default_factory=dict)
     functions: dict[str, tuple[Source, Node]] = field(default_factory=dict)
+    traits: dict[str, Trait] = field(default_factory=dict)
+    exports: bool = False
+    inherited: frozenset[str] = frozenset()
     arguments: tuple[Pieces, ...] | None = None
+    frames: tuple[Frame, ...] = ()
     used: set[str] = field(default_factory=set)
     spent: list[int] = field(default_factory=lambda: [0])
 
     def branch(self) -> Scope:
         """A copy for a branch that may or may not run."""
         self._charge(len(self.variables))
+        return self.copy()
+
+    def copy(self) -> Scope:
+        """A copy; what it uses and spends counts for this one too."""
         return replace(
-            self, variables=dict(self.variables), exported=dict(self.exported), functions=dict(self.functions)
+            self,
+            variables=dict(self.variables),
+            exported=dict(self.exported),
+            functions=dict(self.functions),
+            traits=dict(self.traits),
         )
+
+    def become(self, other: Scope) -> None:
+        """Take over what another scope knows."""
+        for name in ("variables", "exported", "functions", "traits", "exports", "arguments", "frames"):
+            setattr(self, name, getattr(other, name))
+
+    def child(self, *, closed: bool) -> Scope:
+        """What a program of its own, such as `bash -c`, starts with: the exported variables.
+
+        The others are unset in it, or where the script is not `closed`, for a file that it sources may export them,
+        unknown.
+        """
+        seen = self.exported.keys() | self.inherited
+        kept = {n: v if n in seen else None for n, v in self.variables.items() if closed or n in seen}
+        return replace(self.copy(), variables=kept, traits={}, exports=False, arguments=None, frames=())
+
+    def enter(self, arguments: tuple[Pieces, ...]) -> None:
+        """Begin a function."""
+        self.arguments = arguments
+        self.frames = (*self.frames, {})
+
+    def leave(self, arguments: tuple[Pieces, ...] | None) -> None:
+        """End it: what its locals hid is there again, and the caller's arguments."""
+        self.arguments = arguments
+        for name, saved in self.frames[-1].items():
+            _put(self.variables, name, saved.value, there=saved.known)
+            _put(self.exported, name, saved.place, there=saved.exported)
+            _put(self.traits, name, saved.trait or Trait(), there=saved.trait is not None)
+        self.frames = self.frames[:-1]
+
+    def own(self, name: str) -> None:
+        """Make a variable local to the function that runs, unset at first; the functions that it calls see it too."""
+        if not self.frames or name in self.frames[-1]:
+            return
+        saved = Saved(
+            name in self.variables,
+            self.variables.get(name),
+            name in self.exported,
+            self.exported.get(name),
+            self.traits.pop(name, None),
+        )
+        self.frames = (*self.frames[:-1], {**self.frames[-1], name: saved})
+        self.variables[name] = None
+
+    def set_global(self, name: str, value: Value) -> None:
+        """`declare -g`: the variable behind all locals of that name."""
+        hidden = next((number for number, frame in enumerate(self.frames) if name in frame), None)
+        if hidden is None:
+            self.variables[name] = value
+            return
+        frame = self.frames[hidden]
+        changed = {**frame, name: replace(frame[name], known=True, value=value)}
+        self.frames = (*self.frames[:hidden], changed, *self.frames[hidden + 1 :])
+
+    def target(self, name: str) -> str:
+        """The variable that a name means: of a `declare -n` the other one."""
+        trait = self.traits.get(name)
+        return trait.refers if trait is not None and trait.refers is not None else name
 
     def spend(self, pieces: Iterable[Piece]) -> None:
         """Bound the work: a few doubling assignments can ask for more text than any memory holds."""
@@ -98,6 +193,16 @@ def fields(atoms: Atoms) -> list[Pieces]:
     return [*found, tuple(word)] if word else found
 
 
+def unknown(name: str) -> Piece:
+    """What stands for the value of a variable that nobody knows."""
+    return Piece(f"${{{name}}}", unresolved=name)
+
+
+def unknown_array(name: str) -> Array:
+    """The same for an array, which may have any number of elements."""
+    return Array(((Piece(f"${{{name}[@]}}", unresolved=name),),))
+
+
 def text_of(pieces: Iterable[Piece | None]) -> str:
     """The characters of some runs."""
     return "".join(p.text for p in pieces if p is not None)
@@ -122,62 +227,9 @@ def scalar_of(value: Value | None) -> Pieces | None:
     return value.pieces if value else None
 
 
-def merge(before: Scope, after: list[Scope], cause: str) -> None:
-    """One scope out of several: equal values stay, options of some branches are marked, the rest is unresolved."""
-    first = after[0]
-    for name in dict.fromkeys(n for scope in after for n in scope.variables):
-        same = first.variables.get(name)
-        if same is not None and all(scope.variables.get(name) is same for scope in after):
-            before.variables[name] = same
-            continue
-        values = [scope.variables.get(name) for scope in after]
-        if any(value != values[0] for value in values) or any(name not in s.variables for s in after):
-            old = before.variables.get(name)
-            before.variables[name] = _agreed(values) or _merged(name, old, values, cause)
-        else:
-            before.variables[name] = values[0]
-    for scope in after:
-        before.exported.update(scope.exported)
-        before.functions.update(scope.functions)
-    before.arguments = first.arguments
-
-
-def _merged(name: str, base: Value | None, values: list[Value | None], cause: str) -> Value:
-    if any(isinstance(value, Array) for value in values):
-        shared = elements_of(base)
-        if any(elements_of(value)[: len(shared)] != shared for value in values):
-            shared = ()
-        added = [element for value in values for element in elements_of(value)[len(shared) :]]
-        return Array((*shared, *(_marked(element, cause) for element in added)))
-    pieces = [value.pieces if isinstance(value, Scalar) else () for value in values]
-    start = base.pieces if isinstance(base, Scalar) else ()
-    if any(p[: len(start)] != start for p in pieces):
-        start = ()
-    tails = [p[len(start) :] for p in pieces]
-    if all(_is_options(tail) for tail in tails):
-        marked = [piece for tail in tails for piece in (Piece(" "), *_marked(tail, cause))]
-        return Scalar((*start, *marked))
-    return Scalar((Piece(f"${{{name}}}", unresolved=cause if cause.isidentifier() else name),))
-
-
-def _agreed(values: list[Value | None]) -> Value | None:
-    """The value that all branches give, without a place when it is written in several."""
-    found = [value for value in values if value is not None]
-    texts = [[text_of(p) for p in elements_of(value)] for value in found]
-    if len(found) < len(values) or any(text != texts[0] for text in texts):
-        return None
-    if len({type(value) for value in found}) > 1 or any(
-        unresolved_in(p) for value in found for p in elements_of(value)
-    ):
-        return None
-    pieces = tuple((Piece(text),) for text in texts[0])
-    return Array(pieces) if isinstance(found[0], Array) else Scalar(pieces[0] if pieces else ())
-
-
-def _is_options(pieces: Pieces) -> bool:
-    text = text_of(pieces).strip()
-    return not text or text.startswith("--")
-
-
-def _marked(pieces: Pieces, cause: str) -> Pieces:
-    return tuple(piece._replace(unresolved=piece.unresolved or cause) for piece in pieces if piece.text)
+def _put(table: dict[str, _V], name: str, value: _V, *, there: bool) -> None:
+    """Set a name's entry, or take it away."""
+    if there:
+        table[name] = value
+    else:
+        table.pop(name, None)

@@ -105,6 +105,10 @@ class Source:
             start, index = max(start, last), index + 1
         return found
 
+    def cause(self, at: int) -> str | None:
+        """Of a composed text the variable that a character stands for because nobody knows its value."""
+        return self.pieces[bisect_right(self._starts, at) - 1].unresolved
+
     @cached_property
     def _starts(self) -> list[int]:
         return [0, *accumulate(len(p.text) for p in self.pieces)][: len(self.pieces)]

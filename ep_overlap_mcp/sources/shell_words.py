@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Final
 from ep_overlap_mcp.sources.reading import CUT_DOWN, UnreadableError
 from ep_overlap_mcp.sources.shell_arithmetic import UndecidedError, arithmetic
 from ep_overlap_mcp.sources.shell_braces import expanded_braces, has_braces
-from ep_overlap_mcp.sources.shell_scope import Atoms, Pieces, Scalar, Scope, fields, text_of, unresolved_in
+from ep_overlap_mcp.sources.shell_scope import (
+    UNKNOWN_ARGUMENTS,
+    Atoms,
+    Pieces,
+    Scalar,
+    Scope,
+    fields,
+    text_of,
+    unresolved_in,
+)
 from ep_overlap_mcp.sources.shell_syntax import Source
 from ep_overlap_mcp.sources.words import Piece
 
@@ -25,6 +34,7 @@ if TYPE_CHECKING:
 _MAX_DEPTH: Final = 60
 _MAX_COUNT: Final = 1000
 _EXPANDED: Final = re.compile(r"[\\<{\s]")  # a bare word without these is what it says
+_REFERENCES: Final = {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}
 _BRACED: Final = {"concatenation", "word", "brace_expression"}
 _ANSI: Final = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
@@ -100,6 +110,8 @@ class Expander:
     def _atoms(self, node: Node, *, quoted: bool) -> Atoms:
         kind = node.type
         start, stop = self.source.start(node), self.source.stop(node)
+        if kind in _REFERENCES and (cause := self.source.cause(start)) is not None:
+            return [Piece(self.source.text[start:stop], self.source.place(node), quoted, cause)]
         if kind in ("word", "number", "string_content"):
             return self._literal(start, stop, quoted=quoted)
         if kind == "string":
@@ -166,6 +178,13 @@ class Expander:
     def _parameter(self, node: Node, parts: list[Node], *, quoted: bool) -> Atoms:
         prefix = parts[0].type if parts and parts[0].type in ("#", "!") and len(parts) > 1 else ""
         parts = parts[1:] if prefix else parts
+        if [part.type for part in parts] == ["#"]:
+            elements = self._elements("#", "")
+            return (
+                [self._unresolved(node, "#", quoted=quoted)]
+                if elements is None
+                else _spread(elements, "", quoted=quoted)
+            )
         if not parts or parts[0].type not in ("variable_name", "special_variable_name", "subscript"):
             return [self._unresolved(node, self.source.written(node), quoted=quoted)]
         name, index = self._subject(parts[0])
@@ -203,13 +222,9 @@ class Expander:
 
     def _elements(self, name: str, index: str) -> list[Pieces] | None:
         """The values a reference means, or None where the text sets none."""
-        if name in "@*" or name.isdigit():
-            arguments = self.scope.arguments
-            if arguments is None:
-                return None
-            if name in "@*":
-                return list(arguments)
-            return [arguments[int(name) - 1]] if 0 < int(name) <= len(arguments) else []
+        if name in "@*#" or name.isdigit():
+            return self._arguments(name)
+        name = self.scope.target(name)
         value = self.scope.variables.get(name)
         if value is not None:
             self.scope.used.add(name)
@@ -225,6 +240,20 @@ class Expander:
             return None
         except IndexError:
             return []
+
+    def _arguments(self, name: str) -> list[Pieces] | None:
+        """`$@`, `$#` or `$1`, or None where nobody knows."""
+        arguments = self.scope.arguments
+        if arguments is None or name == "0":
+            return None
+        if name in "@*":
+            return list(arguments)
+        before = arguments if name == "#" else arguments[: int(name)]
+        if any(argument in UNKNOWN_ARGUMENTS for argument in before):
+            return None
+        if name == "#":
+            return [(Piece(str(len(arguments))),)]
+        return list(arguments[int(name) - 1 : int(name)])
 
     def _operand(self, parts: list[Node], *, quoted: bool) -> Atoms:
         """The words behind an operator."""
@@ -289,12 +318,17 @@ class Expander:
         return None if None in changed else [(Piece(text),) for text in changed if text is not None]
 
     def _slice(self, name: str, elements: list[Pieces], parts: list[Node]) -> list[Pieces] | None:
+        named = [n for n in parts[2:] if n.is_named]
+        if len(named) != 1 + sum(n.type == ":" for n in parts[2:]):
+            return None  # bounds that are to be calculated
         try:
-            bounds = [int(text_of(self.value(n))) for n in parts[2:] if n.is_named]
+            bounds = [int(text_of(self.value(n))) for n in named]
         except ValueError:
             return None
         subscript = parts[0].type == "subscript" or name in "@*"
         start = bounds[0] if bounds else 0
+        if subscript and any("@" in p.text for e in elements for p in e if p.opaque):
+            return None  # nobody knows how many there are
         if subscript:
             start -= name in "@*" and start > 0
             return elements[start:][: bounds[1] if len(bounds) > 1 else None]
@@ -304,8 +338,6 @@ class Expander:
         return [(Piece(text[: bounds[1]] if len(bounds) > 1 else text),)]
 
     def _arithmetic(self, node: Node, text: str, *, quoted: bool) -> Atoms:
-        if text.strip().isdigit():
-            return [Piece(text.strip(), quoted=quoted)]
         inner = [child for child in node.named_children if child.type != "subshell"]
         try:
             value = arithmetic(self.expanded(text, inner, self.source.start(node) + 3), self.integer)
@@ -406,7 +438,7 @@ def _expansions(nodes: Sequence[Node]) -> list[Node]:
     stack = list(nodes)
     while stack:
         node = stack.pop()
-        if node.type in ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"):
+        if node.type in _REFERENCES:
             found.append(node)
         else:
             stack += node.named_children

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ep_overlap_mcp.results.check import MegatronJudgement
 from ep_overlap_mcp.settings.effective import Effective
 from ep_overlap_mcp.settings.fields import field_table
+from ep_overlap_mcp.surface import given
 from ep_overlap_mcp.training_env.pipe import TrainingEnvironmentError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def judged_settings(request: Request, release: Release) -> dict[str, Any]:
 
 def _why_not(request: Request, result: CheckResult, settings: Mapping[str, Any], unknown: Sequence[str]) -> str | None:
     if len(request.releases()) > 1:
-        return "the release is not known; give --stack megatron-core==…"
+        return f"the release is not known; give {given('stack', 'megatron-core==RELEASE')}"
     if request.partial:
         return f"the text is partial: {request.partial[0]}"
     switches = [path for path in unknown if path not in _SIZES and field_table()[path].type == "bool"]

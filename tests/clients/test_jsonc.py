@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ep_overlap_mcp.clients.jsonc import MalformedError, get, put, take
+from ep_overlap_mcp.clients.jsonc import MalformedError, amend, get, put, take
 
 ENTRY = {"command": "ep-overlap-mcp", "args": []}
 PATH = ("mcpServers", "ep-overlap")
@@ -83,6 +83,14 @@ def test_an_older_entry_is_replaced_where_it_stands() -> None:
     """Another command under our name gives way to the new one; the rest of the file stays."""
     text = '{"mcpServers": {"a": {}, "ep-overlap": {"command": "old"}}, "b": 1}'
     assert put(text, PATH, ENTRY) == f'{{"mcpServers": {{"a": {{}}, "ep-overlap": {json.dumps(ENTRY)}}}, "b": 1}}'
+
+
+def test_an_entry_is_amended_where_it_differs() -> None:
+    """Only what changes is written anew, within objects too; new members come first."""
+    text = '{"s": {"command": "old", /* why */ "env": {"A": "1"}, "off": true}}'
+    changes = {"args": [], "command": "new", "env": {"B": "2"}}
+    new = '{"s": {"args": [],"command": "new", /* why */ "env": {"B": "2","A": "1"}, "off": true}}'
+    assert amend(text, ["s"], changes) == new
 
 
 def test_an_entry_in_last_place_takes_its_comma_along() -> None:

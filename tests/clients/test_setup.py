@@ -275,3 +275,135 @@ def test_the_command_line_refuses_with_status_2(project: Path) -> None:
     command = [sys.executable, "-m", "ep_overlap_mcp", "setup", "vim"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     assert (done.returncode, "`vim` is not a client" in done.stderr) == (2, True)
+
+
+USERS_JSON = """\
+{
+  "mcpServers": {
+    "ep-overlap": {
+      "command": "old",
+      "args": ["-v"], // verbose
+      "env": {"EP_OVERLAP_ROOTS": "/data"}, // the data
+      "disabled": true
+    }
+  }
+}
+"""
+USERS_TOML = """\
+[mcp_servers.ep-overlap]
+command = "old" # mine
+startup_timeout_sec = 5
+[mcp_servers.ep-overlap.env]
+EP_OVERLAP_ROOTS = "/data" # here
+[other]
+a = 1
+"""
+
+
+def test_what_a_user_added_to_the_entry_stays(project: Path, home: Path) -> None:
+    """Variables, switches, limits and comments of the user's stay; what it starts and our variable are set."""
+    for client, file, text in (
+        ("cursor", ".cursor/mcp.json", USERS_JSON),
+        ("codex", ".codex/config.toml", USERS_TOML),
+    ):
+        (project / file).parent.mkdir()
+        (project / file).write_text(text)
+        setup(client, command=COMMAND, python=sys.executable, project=project, home=home)
+    json_text, toml_text = (project / ".cursor/mcp.json").read_text(), (project / ".codex/config.toml").read_text()
+    ours = {"env": {"EP_OVERLAP_PYTHON": sys.executable, "EP_OVERLAP_ROOTS": "/data"}}
+    assert "], // verbose\n" in json_text
+    assert "}, // the data\n" in json_text
+    plain = json_text.replace(" // verbose", "").replace(" // the data", "")
+    assert json.loads(plain)["mcpServers"]["ep-overlap"] == {**PLAIN, **ours, "disabled": True}
+    assert 'EP_OVERLAP_ROOTS = "/data" # here\n' in toml_text
+    held = tomlkit.parse(toml_text).unwrap()
+    assert held == {
+        "mcp_servers": {"ep-overlap": {**TOML, **ours, "startup_timeout_sec": 5}},
+        "other": {"a": 1},
+    }
+    again = setup("codex", command=COMMAND, project=project, home=home)
+    assert again.files[0].action == "unchanged"
+
+
+@pytest.mark.parametrize("entry", ['{"url": "https://example.org/mcp"}', '"ep-overlap-mcp"'])
+def test_an_entry_of_another_kind_is_refused(entry: str, project: Path, home: Path) -> None:
+    """A remote server under our name, or what is no server, is for the user to decide about."""
+    text = f'{{"mcpServers": {{"ep-overlap": {entry}}}}}'
+    (project / ".mcp.json").write_text(text)
+    with pytest.raises(SetupError, match="`ep-overlap` is "):
+        setup("claude-code", project=project, home=home)
+    assert files(project) == {".mcp.json": text.encode()}
+
+
+@pytest.mark.parametrize(
+    ("client", "file"), [("claude-code", ".claude/skills/ep-overlap/SKILL.md"), ("claude-ai", "ep-overlap-skill.zip")]
+)
+def test_a_skill_that_is_not_ours_is_never_lost(client: str, file: str, project: Path, home: Path) -> None:
+    """It is kept under another name when ours comes, and stays when ours would go; the answer says both."""
+    path = project / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"mine")
+    came = setup(client, project=project, home=home)
+    backup = path.with_name(f"{path.name}.bak")
+    assert backup.read_bytes() == b"mine"
+    assert came.files[-1].backup == str(backup)
+    assert f"kept as {backup}" in came.summary
+    path.write_bytes(b"mine again")
+    gone = setup(client, project=project, home=home, remove=True)
+    assert (path.read_bytes(), gone.files[-1].action) == (b"mine again", "kept")
+    assert f"{path} is not what this wrote, and stays" in gone.summary
+    setup(client, project=project, home=home)
+    assert path.with_name(f"{path.name}.bak1").read_bytes() == b"mine again"
+    assert backup.read_bytes() == b"mine"
+
+
+def test_of_a_link_only_the_link_goes(project: Path, home: Path) -> None:
+    """A skill that is linked from elsewhere is not deleted there."""
+    skill = project / ".claude/skills/ep-overlap/SKILL.md"
+    skill.parent.mkdir(parents=True)
+    (home / "SKILL.md").write_bytes(SKILL.read_bytes())
+    skill.symlink_to(home / "SKILL.md")
+    setup("claude-code", project=project, home=home, remove=True)
+    assert not skill.is_symlink()
+    assert (home / "SKILL.md").read_bytes() == SKILL.read_bytes()
+
+
+@pytest.mark.parametrize("link", [".mcp.json", ".claude"])
+def test_a_link_that_leads_nowhere_is_refused(link: str, project: Path, home: Path) -> None:
+    """No folder is made for what should be there."""
+    (project / link).symlink_to(home / "missing" / "there")
+    with pytest.raises(SetupError, match=f"{link} is a link to .*, which does not exist"):
+        setup("claude-code", project=project, home=home)
+    assert list(home.iterdir()) == []
+    assert files(project) == {}
+
+
+def test_a_python_that_is_not_there(project: Path, home: Path) -> None:
+    """Refused in a user's own file; said of a project's, which may be meant for other machines."""
+    with pytest.raises(SetupError, match="`/no/python` is no program on this machine"):
+        setup("cursor", scope="user", python="/no/python", project=project, home=home)
+    assert files(home) == {}
+    shared = setup("cursor", command=[sys.executable], python="/no/python", project=project, home=home)
+    assert shared.next.startswith("`/no/python` is no program on this machine")
+    named = setup("cursor", scope="user", command=[sys.executable], python="@cluster", project=project, home=home)
+    assert named.next == CLIENTS["cursor"].then
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["setup", "cursor", "--command", '"unbalanced'], '--command `"unbalanced` cannot be read: No closing'),
+        (["setup", "cursor", "--command", '""'], '--command `""` names no program'),
+        (["setup", "codex"], "`mcp_servers` is not written as tables"),
+    ],
+)  # fmt: skip
+def test_the_command_line_refuses_in_a_line(
+    arguments: list[str], told: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What cannot be done is said, with exit code 2, and nothing is written."""
+    (project / ".codex").mkdir()
+    (project / ".codex/config.toml").write_text('[[mcp_servers]]\nname = "x"\n')
+    monkeypatch.chdir(project)
+    assert main(arguments) == 2
+    assert told in capsys.readouterr().err
+    assert list(files(project)) == [".codex/config.toml"]

@@ -60,8 +60,8 @@ def test_what_is_unknown_names_the_symptoms_that_can_be_given(log: str, first: s
     assert result.symptoms[0].symptom == first
     assert {row.symptom for row in result.symptoms} >= {"nan", "hang", "slower", "no gain", "crash", "wrong numbers"}
     assert all(row.evidence and row.causes for row in result.symptoms)
-    assert f"--symptom (tool: symptom), likeliest first: {first}, " in result.summary
-    assert f"--symptom '{first}': looks at {result.symptoms[0].evidence}" in as_text([result])
+    assert f"--symptom, likeliest first: {first}, " in result.summary
+    assert f"--symptom {first}: looks at {result.symptoms[0].evidence}" in as_text([result])
 
 
 @pytest.mark.parametrize("row", SYMPTOMS, ids=lambda row: row.name)

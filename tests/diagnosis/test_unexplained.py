@@ -16,11 +16,11 @@ WATCHDOG = (
 @pytest.mark.parametrize(
     ("log", "test"),
     [
-        ("[rank0]: ValueError: the moon is not full\n", "run check_overlap_config on the configuration"),
+        ("[rank0]: ValueError: the moon is not full\n", "run `ep-overlap-mcp check` on the configuration"),
         (STEP + "[rank0]: ValueError: the moon is not full\n", "the same job with overlap off and alltoall"),
         ("[rank0]: FileNotFoundError: [Errno 2] '/data/tokenizer.model'\n", "look for the file, package, key"),
         ("[rank0]: KeyError: 'moon'\n", "look for the file, package, key"),
-        ("[rank0]: ValueError: the moon is not full\n" + WATCHDOG, "run check_overlap_config on the configuration"),
+        ("[rank0]: ValueError: the moon is not full\n" + WATCHDOG, "run `ep-overlap-mcp check` on the configuration"),
         (
             "[rank0]: ImportError: te.so: undefined symbol: _ZN3c104cuda9SetDeviceEab\n",
             "look for the file, package, key",

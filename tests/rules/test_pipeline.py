@@ -71,6 +71,11 @@ VIOLATED: list[Case] = [
         {"hardware.world_size": 16, "tensor_model_parallel_size": 2, "expert_model_parallel_size": 16},
         {},
     ),
+    (
+        "world-divides-parallelism",  # whatever expert TP is
+        {"hardware.world_size": 32, "expert_model_parallel_size": 64, "expert_tensor_parallel_size": ...},
+        {},
+    ),
     ("experts-divide-by-ep", {"num_moe_experts": 12, "expert_model_parallel_size": 8}, {}),
     ("alltoall-needs-two-local-experts", {**ON, "num_moe_experts": 8}, {"stack": "megatron-core==0.15.3"}),
     ("sequence-parallel-needs-tp", {"sequence_parallel": True}, {}),
@@ -282,6 +287,12 @@ UNDECIDED: list[OpenCase] = [
     ),
     ("last-layer-must-be-moe", {**ON, "moe_layer_freq": 2, "num_layers": ...}, {}, {"model.num_layers"}),
     ("world-divides-parallelism", {"tensor_model_parallel_size": 2}, {}, {"hardware.world_size"}),
+    (
+        "world-divides-parallelism",
+        {"hardware.world_size": 64, "expert_model_parallel_size": 64, "expert_tensor_parallel_size": ...},
+        {},
+        {"model.expert_tensor_parallel_size"},
+    ),
     (
         "experts-divide-by-ep",
         {"num_moe_experts": 12, "expert_model_parallel_size": ...},

@@ -95,6 +95,20 @@ def test_a_second_signal_leaves_at_once_and_still_nothing_runs_on(command):
     assert smoke.get(run_id).status == "cancelled"
 
 
+def test_a_command_that_is_killed_outright_leaves_its_run_as_it_said(command, capsys):
+    """SIGKILL cannot be caught: what ends the run then is told when it starts."""
+    process = command("run", "smoke", "run", "FILE", "--limit", "60")
+    said = process.stderr.readline()
+    run_id = said.partition(" started; ")[0]
+    until(lambda: len(Store().run_folder(run_id).states(2)) == 2)
+    process.kill()
+    process.wait()
+    assert f"ends by `ep-overlap-mcp smoke cancel {run_id}`, or by itself within 60 s" in said
+    assert smoke.get(run_id).status == "running"
+    assert main(["smoke", "cancel", run_id]) == 0
+    assert f"{run_id} cancelled" in capsys.readouterr().out
+
+
 def test_an_interrupt_while_it_plans_is_one_line(command):
     """No run was started."""
     process = command("planning", "smoke", "run", "FILE")

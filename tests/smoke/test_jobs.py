@@ -47,7 +47,7 @@ def test_a_run_is_started_followed_and_done():
     before = time.monotonic()
     first = start("finish")
     assert (first.status in ("queued", "running"), time.monotonic() - before < 2) == (True, True)
-    assert first.next == f'call get_smoke_run(id="{first.id}", wait_s=25) until it has ended'
+    assert first.next == f"call `ep-overlap-mcp smoke status {first.id}` until it has ended"
     last = ended(first.id)
     assert (last.status, last.failure, last.eta_s) == ("done", None, 0.0)
     assert {path.name for path in Path(last.logs).iterdir()} >= {"request.json", "job.json", "log.txt", "result.json"}

@@ -199,7 +199,7 @@ def test_a_field_that_the_installed_core_does_not_know_is_not_sent():
 def test_an_invalid_configuration_is_refused_with_its_findings():
     """Nothing is started; force plans it all the same and keeps the findings for the answer."""
     full = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    with pytest.raises(smoke.SmokeError, match=r"nothing was started: .* no-full-recompute: .* force=true"):
+    with pytest.raises(smoke.SmokeError, match=r"nothing was started: .* no-full-recompute: .* --force runs it"):
         planned(full)
     plan = planned(full, force=True)
     assert [finding.split(":")[0] for finding in plan.shown.findings] == [
@@ -239,7 +239,7 @@ def test_delayed_weight_gradients_are_run_and_their_stand_in_is_said():
 
 def test_a_configuration_without_overlap_taken_as_written_is_refused():
     """There is nothing to test, and what to ask instead is said."""
-    with pytest.raises(smoke.SmokeError, match='take assume="overlap"'):
+    with pytest.raises(smoke.SmokeError, match="take --assume overlap or --assume overlap_delay_wgrad"):
         planned({"overlap_moe_expert_parallel_comm": False}, assume="as_written")
 
 
@@ -264,7 +264,7 @@ def test_memory_is_estimated_and_refused_beforehand():
     [
         ({"steps": 0}, "steps is 0; it takes 1 to 20"),
         ({"pairs": 4}, "pairs is 4; it takes 8 to 64, or 0"),
-        ({"limit_s": 3600}, "limit_s is 3600; it takes 5 to 900"),
+        ({"limit_s": 3600}, "--limit is 3600; it takes 5 to 900"),
         ({"engine": "tpu"}, "engine: `tpu` is none of gloo-cpu, gloo-gpu, nccl-gpu"),
         ({"variants": ("baseline",)}, "variants: `baseline` is none of overlap, overlap_delay_wgrad"),
         ({"sizes": {"layers": 2}}, "sizes: `layers` is none of"),

@@ -58,7 +58,11 @@ def test_the_size_of_a_job(command: str, per_node: int | None, nodes: int | None
     ("command", "framework", "partial"),
     [
         (f"torchrun {FLAGS}", "megatron-lm", []),
-        (f"python {FLAGS} --yaml-cfg base.yaml", "megatron-lm", ["it starts from `base.yaml`, whose text is not here"]),
+        (
+            "torchrun pretrain_gpt.py --yaml-cfg base.yaml --num-layers 4",
+            "megatron-lm",
+            ["`--yaml-cfg base.yaml` replaces every argument of the command; its text is not here"],
+        ),
         (
             "bash run_model.sh --num-layers 4 --bf16",
             "megatron-lm",
@@ -96,6 +100,21 @@ def test_who_reads_the_arguments(command: str, framework: str, partial: list[str
     """The program decides the framework, and whether what is not written has a default."""
     reading = only(command)
     assert (reading.framework, reading.partial) == (framework, partial)
+
+
+@pytest.mark.parametrize(
+    ("program", "step"),
+    [
+        ("train_rl.py", "train_rl.py"),
+        ("/opt/Megatron-LM/examples/multimodal/train.py", "multimodal/train.py"),
+        ("pretrain_gpt.py", None),
+        ("my_multimodal/train.py", None),
+    ],
+)
+def test_programs_of_megatron_lm_whose_step_returns_no_plan(program: str, step: str | None) -> None:
+    """EP overlap asks the step for one."""
+    reading = only(f"torchrun {program} --num-layers 4 --bf16")
+    assert [a.value for a in reading.assignments if a.path == "bridge.forward_step"] == ([step] if step else [])
 
 
 def test_the_harness_switch_brings_delayed_wgrad() -> None:

@@ -40,6 +40,12 @@ def why(reading: Reading) -> list[tuple[str, int | None, str]]:
 # Where a value comes from
 
 
+def test_a_shell_inside_the_job_sees_what_its_directives_say() -> None:
+    """Slurm exports `SLURM_NNODES`; no assignment of the script does."""
+    reading = only("#SBATCH --nodes=4\nsrun bash -c 'torchrun --nnodes $SLURM_NNODES pretrain_gpt.py --bf16'\n")
+    assert values(reading, hardware=True)["hardware.nodes"] == 4
+
+
 @pytest.mark.parametrize(
     ("before", "word", "expected"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.reports.lines import SEVERITY_STYLES, VERDICT_STYLES, Line, place, shown
+from ep_overlap_mcp.surface import call, everything
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ def lines(result: CheckResult) -> Iterator[Line]:
         yield Line(
             megatron_text(result.megatron, result.verdict), "" if result.megatron.agrees in (True, None) else "bold red"
         )
-    yield Line(f"{result.rules_checked} rules checked; `ep-overlap-mcp explain NAME` tells more about one", "dim")
+    yield Line(f"{result.rules_checked} rules checked; {call('explain_rule', rule='NAME')} tells more about one", "dim")
 
 
 def finding_lines(finding: Finding) -> Iterator[Line]:
@@ -56,7 +57,9 @@ def undecided_lines(undecided: Sequence[Undecided]) -> Iterator[Line]:
         style = SEVERITY_STYLES["warning"] if severity == "error" else "dim"
         yield Line(f"  undecided {severity}  {', '.join(names)}: {why}", style)
     if len(groups) > _MOST_GROUPS:
-        yield Line(f"  and more undecided for {len(groups) - _MOST_GROUPS} other reasons; --format json has all", "dim")
+        yield Line(
+            f"  and more undecided for {len(groups) - _MOST_GROUPS} other reasons; {everything()} has all", "dim"
+        )
 
 
 def _overlap_text(result: CheckResult) -> str:

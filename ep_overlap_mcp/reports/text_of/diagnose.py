@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ep_overlap_mcp.reports.lines import Line, shown
+from ep_overlap_mcp.surface import everything, given
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,13 +24,13 @@ def lines(result: DiagnoseResult) -> Iterator[Line]:
         yield Line(f"      test: {cause.test}")
         yield Line(f"      fix: {cause.fix}")
     for choice in result.symptoms:
-        yield Line(f"  --symptom '{choice.symptom}': looks at {choice.evidence}", "dim")
+        yield Line(f"  {given('symptom', choice.symptom)}: looks at {choice.evidence}", "dim")
     if result.ruled_out:
         yield Line("  ruled out: " + "; ".join(f"{r.cause} ({r.why})" for r in result.ruled_out[:6]), "dim")
     for change in result.changed[:20]:
         yield Line(f"  changed: {change.path} {shown(change.before)} -> {shown(change.after)}")
     if len(result.changed) > 20:
-        yield Line(f"  and {len(result.changed) - 20} more changes; --format json has them all", "dim")
+        yield Line(f"  and {len(result.changed) - 20} more changes; {everything()} has them all", "dim")
     yield from _triage(result)
     if result.step_time:
         time = result.step_time

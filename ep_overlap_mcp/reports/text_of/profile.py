@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ep_overlap_mcp.reports.lines import Line
+from ep_overlap_mcp.surface import everything
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,7 @@ def lines(result: ProfileResult) -> Iterator[Line]:
     for device in result.devices[:16]:
         yield from _device(device)
     if len(result.devices) > 16:
-        yield Line(f"  and {len(result.devices) - 16} more devices; --format json has them all", "dim")
+        yield Line(f"  and {len(result.devices) - 16} more devices; {everything()} has them all", "dim")
     if result.compare is not None:
         yield Line(f"  {result.compare.reading}")
     yield Line(f"  schedule: {result.schedule_evidence.why}")

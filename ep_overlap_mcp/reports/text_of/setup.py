@@ -18,7 +18,8 @@ def lines(result: SetupResult) -> Iterator[Line]:
     """The lines of one answer."""
     yield Line(result.summary, "bold")
     for change in result.files:
-        yield Line(f"  {change.what}: {change.path}: {change.action}")
+        backup = f"; what was there is kept as {change.backup}" if change.backup else ""
+        yield Line(f"  {change.what}: {change.path}: {change.action}{backup}")
         # a new skill is the whole page; its file name says enough
         if not (change.what == "skill" and change.action in ("created", "removed")):
             yield from (Line(line, _STYLES.get(line[:1], "")) for line in change.diff.splitlines())
