@@ -112,6 +112,7 @@ def conclude(
         if side != "before":
             combined += profile.combined
     after = devices["after"] or devices["profile"]
+    caveats += _ranks_of_several_files(after)
     comparison = compare(after, devices["before"])
     return ProfileResult(
         summary=_summary(after, comparison.reading if comparison else "", caveats),
@@ -139,6 +140,20 @@ def _files(path: Path) -> list[Path]:
     if not files:
         raise ProfileError(f"{path}: holds no profile; expected files ending in {', '.join(_SUFFIXES)}")
     return files
+
+
+def _ranks_of_several_files(devices: Sequence[DeviceProfile]) -> list[str]:
+    """Copies of a file, or a rank profiled twice, are no devices of their own."""
+    places: dict[tuple[int, str], list[str]] = {}
+    for device in devices:
+        if device.rank is not None:
+            places.setdefault((device.rank, device.device), []).append(device.file)
+    return [
+        f"rank {rank} ({name}) is in {len(files)} files and counts as {len(files)} devices:"
+        f" {', '.join(files[:3])}{', …' * (len(files) > 3)}; give one file a rank"
+        for (rank, name), files in places.items()
+        if len(files) > 1
+    ]
 
 
 def _evidence(combined: Counter[str]) -> ScheduleEvidence:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+_LATEST = 1e18  # microseconds; no clock is there in this millennium
 _COMMUNICATION = re.compile(r"^nccl.*Kernel")
 _MEMORY = re.compile(r"^Memcpy|^Memset|^dma")
 _NOT_COMPUTE = re.compile(r"^nccl.*Kernel|.*Memcpy|Memset|.*Sync")
@@ -46,13 +47,16 @@ def account_as_hta(path: Path, on_progress: Callable[[float], None]) -> tuple[Pr
             f"{path}: HolisticTraceAnalysis recognises no communication here and answers NaN; it knows no kernel"
             " but NCCL's. Analyse without compat"
         )
-    note = f"HTA's definition: {len(on_streams) - len(kept)} of {len(on_streams)} activities dropped by its filters"
-    return Profile(path, "Kineto"), [_result(path, device)], [note]
+    notes = [f"HTA's definition: {len(on_streams) - len(kept)} of {len(on_streams)} activities dropped by its filters"]
+    if negative := sum(activity.duration < 0 for activity in kept):
+        notes.append(f"{negative} of {len(kept)} activities have a negative duration, so they are in no number here")
+    return Profile(path, "Kineto"), [_result(path, device)], notes
 
 
 def _result(path: Path, device: Device) -> DeviceProfile:
     window = device.timeline.extent
-    assert window is not None  # noqa: S101 (it has communication)
+    if window is None:
+        raise ProfileError(f"{path}: its kernels took no time; profile whole training steps")
     coverage, _ = cover(device.timeline.sweep(), window)
     comm, hidden = coverage.time(COMMUNICATION), coverage.time(COMMUNICATION, Kind.OTHER_COMPUTE)
     share = coverage.hidden_pct() or 0.0
@@ -97,6 +101,8 @@ def _collect(file: KinetoFile) -> tuple[list[_Activity], list[_Activity]]:
     for event in file.events(None):
         if event.cat in (None, "Trace") or event.dur is None or not isinstance(event.ts, (int, float)):
             continue
+        if isinstance(event.dur, str):
+            raise ProfileError(f"event `{event.name}` has duration {event.dur!r:.40}: not a Kineto trace")
         args = event.args
         correlation = -1 if args is None or args.correlation is None else args.correlation
         activity = _Activity(event.ts, float(event.dur), str(event.name), correlation)
@@ -116,6 +122,8 @@ def _launched_before_last_step(on_streams: list[_Activity], on_host: list[_Activ
 
 def _nanoseconds(activity: _Activity, *, rounded: bool) -> tuple[int, int]:
     start, end = activity.start, activity.start + activity.duration
+    if not abs(end) < _LATEST:
+        raise ProfileError(f"event `{activity.name}` begins at {start!r} and ends at {end!r} us: not a Kineto trace")
     return (math.ceil(start) * 1000, math.floor(end) * 1000) if rounded else (round(start * 1000), round(end * 1000))
 
 

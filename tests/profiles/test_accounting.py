@@ -260,3 +260,12 @@ def test_a_profile_that_is_named_twice_is_refused(tmp_path: Path, write_kineto: 
     for paths, before in (([path, tmp_path / again], None), ([path], tmp_path / again)):
         with pytest.raises(ProfileError, match=r"\.json: is the same file as .*\.json; name each profile once"):
             analyze(paths, before=before)
+
+
+def test_a_rank_in_two_files_is_said(write_kineto: WriteKineto):
+    """A copy, or two profiles of one rank: the devices are fewer than they seem."""
+    events = [kernel(DISPATCH, 0, 9)]
+    paths = [write_kineto(events, name, distributedInfo={"rank": 3}) for name in ("a.json", "b.json")]
+    assert analyze(paths).caveats == [
+        f"rank 3 (GPU 0) is in 2 files and counts as 2 devices: {paths[0]}, {paths[1]}; give one file a rank"
+    ]

@@ -71,3 +71,33 @@ def test_dispatch_kernels_are_invisible_to_hta(write_kineto: WriteKineto):
     path = write_kineto([kernel(ALL_REDUCE, 0, 10, stream=8), kernel(DISPATCH, 5, 10, stream=9)])
     assert numbers(path, "hta") == (0.01, 0.005, 50.0)
     assert numbers(path, "none") == (0.015, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        (kernel(GEMM, 1e308, 1e308), "ends at inf us: not a Kineto trace"),
+        (kernel(GEMM, 0, 10**30), "not a Kineto trace"),
+        ({**kernel(GEMM, 0, 1), "dur": "long"}, "has duration 'long': not a Kineto trace"),
+    ],
+)
+def test_times_that_are_none_are_refused(write_kineto: WriteKineto, event: Event, message: str):
+    """By the name of the event, as without compat."""
+    path = write_kineto([kernel(ALL_REDUCE, 0, 10, stream=8), event])
+    for compat in ("hta", "none"):
+        with pytest.raises(ProfileError, match=message if compat == "hta" else "not a Kineto trace|days apart"):
+            analyze([path], compat=compat)
+
+
+def test_kernels_that_took_no_time_are_refused(write_kineto: WriteKineto):
+    """There is no window to speak of."""
+    with pytest.raises(ProfileError, match="its kernels took no time"):
+        analyze([write_kineto([kernel(ALL_REDUCE, 0, 0, stream=8)])], compat="hta")
+
+
+def test_negative_durations_are_said(write_kineto: WriteKineto):
+    """HTA would not; the number is HTA's, the caveat ours."""
+    path = write_kineto([kernel(ALL_REDUCE, 0, 10, stream=8), kernel(GEMM, 5, -1)])
+    assert analyze([path], compat="hta").caveats[1] == (
+        "1 of 2 activities have a negative duration, so they are in no number here"
+    )
