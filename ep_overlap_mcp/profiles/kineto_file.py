@@ -114,12 +114,12 @@ class KinetoFile:
         try:
             for events in self._decoded(self._blocks(), wanted):
                 for event in events:
-                    if not categories or event.cat in categories:
+                    if _chosen(event, categories):
                         given += 1
                         yield event
         except _CutInsideEventError:
             whole = (event for events in self._decoded(self._whole(), None) for event in events)
-            chosen = (event for event in whole if not categories or event.cat in categories)
+            chosen = (event for event in whole if _chosen(event, categories))
             yield from self._readable(islice(chosen, given, None))
 
     def _readable(self, events: Iterator[Event]) -> Iterator[Event]:
@@ -208,6 +208,11 @@ class KinetoFile:
         found = _RANK.search(distributed_info)
         if found:
             self.rank = int(found[1])
+
+
+def _chosen(event: Event, categories: tuple[str, ...] | None) -> bool:
+    """Whether it is an event of these categories; what merely looks like one, in another's arguments, has no process."""
+    return (not categories or event.cat in categories) and (event.dur is not None or event.pid is not None)
 
 
 def _decompressed(raw: IO[bytes]) -> Any:

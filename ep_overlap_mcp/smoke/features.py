@@ -32,7 +32,8 @@ SETTLED = frozenset(  # set by shapes.py and below
 NO_CONFIG_FIELD = frozenset(  # arguments beside TransformerConfig
     (
         "hybrid_override_pattern", "hybrid_layer_pattern", "num_layers_per_virtual_pipeline_stage",
-        "num_virtual_stages_per_pipeline_rank", "provider", "mtp_hybrid_override_pattern",
+        "num_virtual_stages_per_pipeline_rank", "provider", "mtp_hybrid_override_pattern", "hf_model_id",
+        "restore_modelopt_state",
     )
 )  # fmt: skip
 MLA_ONLY = frozenset(
