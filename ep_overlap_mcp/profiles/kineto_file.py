@@ -211,7 +211,7 @@ class KinetoFile:
 
 
 def _chosen(event: Event, categories: tuple[str, ...] | None) -> bool:
-    """Whether it is an event of these categories; what merely looks like one, in another's arguments, has no process."""
+    """Whether it is an event of these categories; what looks like one, in another's arguments, has no process."""
     return (not categories or event.cat in categories) and (event.dur is not None or event.pid is not None)
 
 

@@ -32,8 +32,7 @@ SETTLED = frozenset(  # set by shapes.py and below
 NO_CONFIG_FIELD = frozenset(  # arguments beside TransformerConfig
     (
         "hybrid_override_pattern", "hybrid_layer_pattern", "num_layers_per_virtual_pipeline_stage",
-        "num_virtual_stages_per_pipeline_rank", "provider", "mtp_hybrid_override_pattern", "hf_model_id",
-        "restore_modelopt_state",
+        "num_virtual_stages_per_pipeline_rank", "provider", "mtp_hybrid_override_pattern",
     )
 )  # fmt: skip
 MLA_ONLY = frozenset(
@@ -53,6 +52,8 @@ RANDOM = {  # drawn anew by every schedule, so that equal work would give other 
 DROPOUTS = ("hidden_dropout", "attention_dropout")  # the class has them at 0.1
 # Names or beginnings of names (with a `*`), and why a run does without
 NOWHERE = {
+    "hf_model_id": "the run exports no model",
+    "restore_modelopt_state": "the run loads no checkpoint",
     "pipeline_model_parallel_layout": "stages are even; PP x VPP is kept",
     "num_layers_in_first_pipeline_stage": "stages are even",
     "num_layers_in_last_pipeline_stage": "stages are even",
