@@ -10,11 +10,13 @@ import ast
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from ep_overlap_mcp.settings.setting import UNKNOWN
 from ep_overlap_mcp.sources.names import BRIDGE, NEMO, Vocabulary
 from ep_overlap_mcp.sources.reading import CUT_DOWN, MEND, Reading, UnreadableError
 from ep_overlap_mcp.sources.recipe_arguments import arguments_reading
 from ep_overlap_mcp.sources.recipe_run import Run, TooLongError
 from ep_overlap_mcp.sources.recipe_settings import add_callbacks, add_settings, history
+from ep_overlap_mcp.sources.recipe_unfollowed import unfollowed
 from ep_overlap_mcp.sources.recipe_values import Function, Scope, Thing
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class _Recipe:
     def __init__(self, text: str, file: str, tree: ast.Module) -> None:
         self._text, self._file = text, file
         self._framework, self._vocabulary = _framework(tree)
+        self._unfollowed = unfollowed(tree)
         self._module = [statement for statement in tree.body if not _is_main(statement)]
         self._main = [s for statement in tree.body if _is_main(statement) for s in getattr(statement, "body", [])]
         self.functions = [node for node in self._module if isinstance(node, ast.FunctionDef)]
@@ -124,6 +127,12 @@ class _Recipe:
         for line, text, why in run.remarks:
             reading.left_out(text, line, why, kind="not resolved")
         reading.partial.append(_partial(thing))
+        for part in self._unfollowed:
+            why = f"{part.why}, which is not followed: what the recipe writes is not certain"
+            reading.left_out(part.text, part.line, why, kind="not resolved")
+        if self._unfollowed:
+            for path in dict.fromkeys(a.path for a in reading.assignments):
+                reading.add(path, UNKNOWN, line=self._unfollowed[0].line, text=self._unfollowed[0].text)
         return reading
 
 

@@ -595,3 +595,46 @@ def test_any_text_is_read_or_unreadable(text):
     """Nothing but UnreadableError is raised."""
     with contextlib.suppress(UnreadableError):
         read_recipe(text, "recipe.py")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "vars(cfg.model)['moe_token_dispatcher_type'] = 'allgather'",
+        "cfg.model.__dict__.update(moe_token_dispatcher_type='allgather')",
+        "[setattr(cfg.model, 'moe_token_dispatcher_type', kind) for kind in ('allgather',)]",
+        "list(map(tweak, [cfg]))",
+        "exec('cfg.model.moe_token_dispatcher_type = chr(97)')",
+    ],
+)
+def test_what_may_write_unseen_leaves_what_is_written_unknown(write: str) -> None:
+    """A write that is not followed must not read as the value before it."""
+    text = f"""
+def tweak(cfg):
+    cfg.model.moe_token_dispatcher_type = 'allgather'
+
+
+def recipe():
+    cfg = ConfigContainer(model=GPTModelProvider(), train=TrainingConfig())
+    cfg.model.moe_token_dispatcher_type = 'alltoall'
+    {write}
+    return cfg
+"""
+    (reading,) = [r for r in read_recipe(text, "recipe.py") if r.name in (None, "recipe")]
+    last = {a.path: a.known for a in reading.assignments}
+    assert not last["model.moe_token_dispatcher_type"]
+    assert any("is not followed" in o.why for o in reading.omissions)
+
+
+@pytest.mark.parametrize(("decorator", "known"), [("functools.lru_cache", True), ("with_allgather", False)])
+def test_a_decorator_may_change_what_a_recipe_returns(*, decorator: str, known: bool) -> None:
+    """Those of the standard library that give the result back leave it as it is."""
+    text = f"""
+@{decorator}
+def recipe():
+    cfg = ConfigContainer(model=GPTModelProvider(), train=TrainingConfig())
+    cfg.model.moe_token_dispatcher_type = 'alltoall'
+    return cfg
+"""
+    (reading,) = read_recipe(text, "recipe.py")
+    assert {a.path: a.known for a in reading.assignments}["model.moe_token_dispatcher_type"] is known
