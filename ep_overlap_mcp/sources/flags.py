@@ -127,7 +127,7 @@ def field_of(name: str) -> tuple[Field, bool] | None:
 
 def add_flag(flag: Flag, reading: Reading) -> None:
     """Add one flag: its setting, or the reason why it sets none."""
-    if reading.strict and _refused_name(flag, reading):
+    if reading.strict and (_one_word(flag, reading) or _refused_name(flag, reading)):
         return
     found = field_of(flag.name)
     if found is None:
@@ -146,6 +146,15 @@ def add_flag(flag: Flag, reading: Reading) -> None:
         reading.add(setting, UNKNOWN, line=flag.head.line, text=flag.text)
     else:
         _add(flag, setting, _value(setting, flag.values, strict=reading.strict), _span(flag.values), reading)
+
+
+def _one_word(flag: Flag, reading: Reading) -> bool:
+    """Note options that quotes make one word: argparse takes an argument with a blank in it for no option."""
+    if flag.head.unresolved or not re.search(r"\s", flag.name):
+        return False
+    why = "one word because of its quotes, and no flag (unrecognized arguments); leave the quotes out, or use an array"
+    reading.left_out(flag.head.text, flag.head.line, why, kind="not allowed")
+    return True
 
 
 def _refused_name(flag: Flag, reading: Reading) -> bool:

@@ -257,6 +257,14 @@ def test_what_the_types_take_is_known(arguments: list[str]) -> None:
     assert (reading.omissions, [a.known for a in reading.assignments]) == ([], [True])
 
 
+@pytest.mark.parametrize("words", ["--bf16 --recompute-granularity full", "--recompute-granularity selective\n--bf16"])
+def test_options_in_one_word_are_none(words: str) -> None:
+    """`"$OPTIONS"` with the quotes is a single argument, which Megatron-LM's parser does not recognise."""
+    reading = read("--num-layers", "4", words, strict=True)
+    assert [(o.kind, "because of its quotes" in o.why) for o in reading.omissions] == [("not allowed", True)]
+    assert [a.path for a in reading.assignments] == ["model.num_layers"]
+
+
 def test_a_fork_may_add_choices_to_what_no_rule_judges() -> None:
     """`--tokenizer-type` of another program has tokenizers of its own."""
     arguments = ["--tokenizer-type", "PretrainedFromHF"]
